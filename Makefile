@@ -81,7 +81,7 @@ race: setup  ## run the short tests under the race detector
 store: setup  ## bring an object store and test buckets and tars against it
 	@scripts/store
 	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./pipeline/source/...
-	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/command
+	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/progress ./internal/command ./pipeline/verdicts
 
 demo:  ## run the whole chain on real images, in under three minutes
 	@scripts/demo
@@ -114,7 +114,7 @@ deb: setup  ## make the .deb in dist/, and try it in a clean Debian
 release: setup  ## make wheels, archives, .deb and image with checksums, SBOM and changes in dist/
 	@scripts/release
 
-# Its database is asked over the network: without it this ends with a message.
+# With the database on the network, or else a version of it that is pinned.
 vulnerabilities:  ## look for known vulnerabilities in what the programs call
 	@scripts/vulnerabilities
 

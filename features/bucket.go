@@ -65,6 +65,9 @@ func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
 	return &Bucket{folder}, nil
 }
 
+// Folder returns the folder.
+func (b *Bucket) Folder() *bucket.Folder { return b.folder }
+
 // String returns the folder's URL, without a slash at the end.
 func (b *Bucket) String() string { return strings.TrimSuffix(b.folder.String(), "/") }
 
@@ -106,8 +109,9 @@ func (b *Bucket) Parts(ctx context.Context) (parts []PartFolder, err error) {
 }
 
 // Whole compares the objects of a part with what it and its features.json say of them, by
-// one request for a list of them and one for that file. The error wraps ErrDamaged if they
-// are not those that were written.
+// one request for a list of them and one for that file. Some stores give equal bytes another
+// ETag each time, so an object of which only that differs is read. The error wraps
+// ErrDamaged if the objects are not those that were written.
 func (b *Bucket) Whole(ctx context.Context, p *BucketPart) error {
 	s, err := b.look(ctx, p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,23 +124,37 @@ func (b *Bucket) Whole(ctx context.Context, p *BucketPart) error {
 	if err != nil {
 		return err
 	}
-	return b.compare(p, s.Meta, found)
+	return b.compare(ctx, p, s.Meta, found)
 }
 
-// compare is Whole once all was read.
-func (b *Bucket) compare(p *BucketPart, m Meta, found listed) error {
+// compare is Whole with a list of the objects and features.json.
+func (b *Bucket) compare(ctx context.Context, p *BucketPart, m Meta, found listed) error {
+	sub := b.folder.Sub(p.Name)
 	for name, sum := range m.Files {
 		have, ok := found[p.Name][name]
 		was, known := p.Objects[name]
-		url := b.folder.Sub(p.Name).URL(name)
 		switch {
 		case !ok:
-			return fmt.Errorf("%w: %s is missing", ErrDamaged, url)
+			return fmt.Errorf("%w: %s is missing", ErrDamaged, sub.URL(name))
 		case have.Bytes != sum.Bytes:
-			return fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, url, have.Bytes, metaFile, sum.Bytes)
+			return fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, sub.URL(name), have.Bytes, metaFile, sum.Bytes)
 		case known && was.ETag != "" && have.ETag != "" && was.ETag != have.ETag:
-			return fmt.Errorf("%w: %s was written again by another program: its ETag is %s and was %s", ErrDamaged, url, have.ETag, was.ETag)
+			if err := fetchWhole(ctx, sub, name, sum, io.Discard); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+// fetchWhole copies an object, and compares its checksum.
+func fetchWhole(ctx context.Context, from *bucket.Folder, name string, sum Sum, to io.Writer) error {
+	hash := sha256.New()
+	if err := fetch(ctx, from, name, sum.Bytes, io.MultiWriter(to, hash)); err != nil {
+		return err
+	}
+	if hex.EncodeToString(hash.Sum(nil)) != sum.SHA256 {
+		return fmt.Errorf("%w: %s: its checksum does not match", ErrDamaged, from.URL(name))
 	}
 	return nil
 }
@@ -247,12 +265,8 @@ func (b *Bucket) Fetch(ctx context.Context, p *BucketPart, dir string) error {
 		if err != nil {
 			return err
 		}
-		hash := sha256.New()
-		if err := errors.Join(fetch(ctx, sub, name, sum.Bytes, io.MultiWriter(f, hash)), f.Close()); err != nil {
+		if err := errors.Join(fetchWhole(ctx, sub, name, sum, f), f.Close()); err != nil {
 			return err
-		}
-		if hex.EncodeToString(hash.Sum(nil)) != sum.SHA256 {
-			return fmt.Errorf("%w: %s: its checksum does not match", ErrDamaged, sub.URL(name))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(temp, metaFile), text, 0o666); err != nil {
@@ -294,7 +308,7 @@ func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, imag
 	if before != nil {
 		p.Replaces = slices.DeleteFunc(append([]string{before.Name}, before.Replaces...), func(name string) bool { return name == p.Name || found[name] == nil })
 	}
-	if err := b.compare(&p, s.Meta, found); err != nil {
+	if err := b.compare(ctx, &p, s.Meta, found); err != nil {
 		return Meta{}, err // the store does not have what it was sent
 	}
 	p.Objects = found[p.Name]
@@ -377,7 +391,7 @@ func (b *Bucket) commit(ctx context.Context, found []*BucketPart, objects listed
 			err = fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		if err == nil {
-			err = b.compare(found[i], sets[i].Meta, objects)
+			err = b.compare(ctx, found[i], sets[i].Meta, objects)
 		}
 		return err
 	}); err != nil {

@@ -56,7 +56,9 @@ func send(t *testing.T, set *features.Bucket, i, version int) {
 }
 
 // TestPartThatIsNotWholeInBucket: an object of a finished part that is missing, shorter or
-// another is noticed by the listing alone, and no manifest is made of such parts.
+// another is noticed, and no manifest is made of such parts. The listing is enough, unless it
+// has another ETag for an object of the same size: then its checksum says whether it is the
+// same.
 func TestPartThatIsNotWholeInBucket(t *testing.T) {
 	var reads atomic.Int64 // of features.npy
 	set, folder := inBucket(t, func(r *http.Request) {
@@ -79,16 +81,16 @@ func TestPartThatIsNotWholeInBucket(t *testing.T) {
 	check(t, err)
 	other := append([]byte{}, big...)
 	other[len(other)-1]++
-	reads.Store(0)
 	for name, tt := range map[string]struct {
 		do   func() error
 		says string
 	}{
 		"missing": {func() error { return at.Delete(t.Context(), "features.npy") }, "features.npy is missing"},
 		"shorter": {func() error { return at.Put(t.Context(), "features.npy", big[:len(big)-4]) }, "cut short"},
-		"another": {func() error { return at.Put(t.Context(), "features.npy", other) }, "ETag"},
+		"another": {func() error { return at.Put(t.Context(), "features.npy", other) }, "checksum"},
 	} {
 		check(t, tt.do())
+		reads.Store(0)
 		if err := set.Whole(t.Context(), part); !errors.Is(err, features.ErrDamaged) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -99,9 +101,9 @@ func TestPartThatIsNotWholeInBucket(t *testing.T) {
 		if now, err := os.ReadFile(filepath.Join(folder, "parts.json")); err != nil || string(now) != string(manifest) {
 			t.Errorf("%s: the manifest is another: %v", name, err)
 		}
-	}
-	if n := reads.Load(); n > 0 {
-		t.Errorf("features.npy was read %d times", n)
+		if n := reads.Load(); n > 0 && name != "another" {
+			t.Errorf("%s: features.npy was read %d times", name, n)
+		}
 	}
 	check(t, at.Put(t.Context(), "features.npy", other))
 	if err := set.Fetch(t.Context(), part, filepath.Join(t.TempDir(), "fetched")); !errors.Is(err, features.ErrDamaged) {
@@ -110,6 +112,8 @@ func TestPartThatIsNotWholeInBucket(t *testing.T) {
 	send(t, set, 1, 1)
 	part, err = set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
 	check(t, err)
+	check(t, set.Whole(t.Context(), part))
+	part.Objects["features.npy"] = features.Stored{Bytes: part.Objects["features.npy"].Bytes, ETag: `"of a copy"`}
 	check(t, set.Whole(t.Context(), part))
 }
 

@@ -39,9 +39,9 @@ func extractPart(ctx context.Context, opts ExtractOptions) (*ExtractResult, erro
 		return nil, err
 	}
 	opts.Out, opts.Parts = features.PartDir(set, opts.Shard), false
-	ended := recordProgress(&opts, opts.Out+".progress")
+	recordProgress(&opts, opts.Out+".progress")
 	result, err := Extract(ctx, opts)
-	ended(err)
+	opts.recorder.End(err)
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +113,10 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 		}
 		return result, nil
 	}
-	ended := recordProgress(&opts, opts.Out+".progress")
+	recordProgress(&opts, opts.Out+".progress")
+	opts.recorder.SendTo(ctx, set.Folder(), progress.Part, shard.Index, shard.Count)
+	defer func() { opts.recorder.End(err) }()
 	result, err := Extract(ctx, opts)
-	ended(err)
 	if err != nil {
 		return nil, err
 	}
@@ -127,6 +128,7 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 		for i, class := range result.Classes {
 			images[i] = class.Images
 		}
+		opts.recorder.Sends()
 		if _, err := set.Send(ctx, shard, opts.Out, made, images); err != nil {
 			return nil, fmt.Errorf("send a part: %w", err)
 		}
@@ -446,7 +448,9 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	if err := mayReplace(parts, shard, images, to); err != nil {
 		return nil, err
 	}
-	record, err := judgePart(ctx, opts, to, shard, images, work, o)
+	recorder := progress.Start(verdicts.ProgressFile(to.Out, shard))
+	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
+	recorder.End(err)
 	if err != nil {
 		return nil, err
 	}
@@ -492,11 +496,15 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	to.Out, o.Speculate = place, false
-	record, err := judgePart(ctx, opts, to, shard, images, work, o)
+	recorder := progress.Start(verdicts.ProgressFile(to.Out, shard))
+	recorder.SendTo(ctx, set.Folder(), progress.Verdicts, shard.Index, shard.Count)
+	defer func() { recorder.End(err) }()
+	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
 	if err != nil {
 		return nil, err
 	}
 	if record.File == "" { // it was not there before
+		recorder.Sends()
 		if err := set.Send(ctx, shard, place, record); err != nil {
 			return nil, fmt.Errorf("send a part: %w", err)
 		}
@@ -509,7 +517,7 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 }
 
 // judgePart makes a part in the folder to.Out.
-func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options) (_ *verdicts.Record, err error) {
+func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options, recorder *progress.Recorder) (_ *verdicts.Record, err error) {
 	w, err := verdicts.Create(to.Out, shard, work, images.known, o)
 	if err != nil {
 		return nil, err
@@ -517,14 +525,6 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 	defer func() { err = errors.Join(err, w.Close()) }()
 	known := w.Len()
 	if !w.Finished() && known != images.images {
-		recorder := progress.Start(verdicts.ProgressFile(to.Out, shard))
-		defer func() {
-			if err == nil {
-				recorder.End()
-			} else {
-				recorder.Stop()
-			}
-		}()
 		recorder.Update(func(s *progress.State) { s.Total, s.Known, s.Done = images.images, known, known })
 		report := opts.Run.Progress
 		opts.Run.Progress = func(done, failed, total int) {
@@ -564,8 +564,8 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 }
 
 // recordProgress lets an extraction to the set in opts.Out record how far it has come, in
-// a file. What it returns is called with the extraction's error.
-func recordProgress(opts *ExtractOptions, file string) func(error) {
+// a file.
+func recordProgress(opts *ExtractOptions, file string) {
 	recorder := progress.Start(file)
 	opts.recorder = recorder
 	report := opts.Run.Progress
@@ -587,12 +587,5 @@ func recordProgress(opts *ExtractOptions, file string) func(error) {
 		}
 		recorder.Update(func(s *progress.State) { s.Failed[progress.Kind(err.Error(), "")]++ })
 		return err
-	}
-	return func(err error) {
-		if err == nil {
-			recorder.End()
-		} else {
-			recorder.Stop()
-		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 // whenever they score.
 //
 // Class means, covariances and their factors are computed once for all scores that
-// are fitted on the same Data, or on the same rows with other logits.
+// are fitted on the same Data, or on the same rows with other logits; what SHE needs of
+// them once for the same Data.
 type Data struct {
 	N, D     int
 	Classes  int                          // C
@@ -25,6 +26,9 @@ type Data struct {
 	Logits   func(from, to int) []float64 // the same rows' logits, [·, C]; nil where there are none
 
 	like *Data // the Data that these rows were taken from, with other logits; may be nil
+
+	ofSHE    sync.Mutex
+	patterns []float64 // of these rows' logits, once a SHE asks for them
 
 	mu        sync.Mutex
 	thin      map[int]*Data // every n-th row, by n

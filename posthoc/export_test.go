@@ -6,6 +6,9 @@ var Principal = principal
 // Largest finds the nearest neighbours as NNGuide does.
 var Largest = largest
 
+// LeastCoarse is how many queries, and rows for each neighbour, pay for coarse products.
+var LeastCoarse = &leastCoarse
+
 // Needs tells what a score reads.
 type Needs = needs
 

@@ -138,7 +138,11 @@ func kMeans(x []float64, d, k int) []float64 {
 	var best []float64
 	least := math.Inf(1)
 	n := len(x) / d
-	for _, u := range []float64{0.25, 0.5, 0.75} {
+	starts := []float64{0.25, 0.5, 0.75}
+	if k == 1 { // the mean, from wherever it starts
+		starts = starts[:1]
+	}
+	for _, u := range starts {
 		at := int(u * float64(n))
 		centres := slices.Clone(x[at*d : (at+1)*d])
 		for len(centres) < k*d {
@@ -187,11 +191,7 @@ func nearest(centres, x []float64, d int) (of []int, squares []float64) {
 	for i := range of {
 		squares[i] = math.Inf(1)
 		for c := range len(centres) / d {
-			var square float64
-			for j, v := range centres[c*d : (c+1)*d] {
-				square += (x[i*d+j] - v) * (x[i*d+j] - v)
-			}
-			if square < squares[i] {
+			if square := squaredDistance(x[i*d:(i+1)*d], centres[c*d:(c+1)*d]); square < squares[i] {
 				of[i], squares[i] = c, square
 			}
 		}
@@ -202,25 +202,21 @@ func nearest(centres, x []float64, d int) (of []int, squares []float64) {
 // within returns the means of the rows of each centroid, which is the nearest of their
 // class, and the covariance about them.
 func (m *modes) within(ctx context.Context, r linalg.Rows) (*linalg.Moments, *mat.SymDense, error) {
-	group := map[int]int{}
-	at := make([]int, len(r.Index))
+	group := make([]int32, slices.Max(r.Index)+1) // by row
 	err := parallel.Blocks(ctx, len(r.Index), blockRows, func(from, to int) {
 		x := make([]float64, r.D)
 		for i := from; i < to; i++ {
 			r.Read(x, r.Index[i])
 			c := r.Label(r.Index[i])
 			of, _ := nearest(m.centres[c], x, r.D)
-			at[i] = c*m.k + of[0]
+			group[r.Index[i]] = int32(c*m.k + of[0])
 		}
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	for i, row := range r.Index {
-		group[row] = at[i]
-	}
 	r.Classes *= m.k
-	r.Label = func(row int) int { return group[row] }
+	r.Label = func(row int) int { return int(group[row]) }
 	moments, err := linalg.Means(ctx, r)
 	if err != nil {
 		return nil, nil, err
@@ -245,32 +241,39 @@ func (m *modes) likelihoods(ctx context.Context, r linalg.Rows, held []int) ([]f
 		return nil, err
 	}
 	each := make([]float64, len(held)*len(shrinkages))
+	var packed right
 	err = parallel.Blocks(ctx, len(held), 16, func(from, to int) {
-		x, z := make([]float64, r.D), make([]float64, m.k*r.D)
+		x := make([]float64, r.D)
+		var offsets, weights []float64 // of the modes of all these rows' classes
+		var counts []int               // of these modes, by row
 		for i := from; i < to; i++ {
 			r.Read(x, held[i])
 			c := r.Label(held[i])
-			var offsets, weights []float64
-			var whole float64
+			before := len(weights)
 			for g := c * m.k; g < (c+1)*m.k; g++ {
 				if n := float64(moments.Counts[g]); n > 0 {
-					weights, whole = append(weights, n), whole+n
+					weights = append(weights, n)
 					for j, v := range moments.Means[g] {
 						offsets = append(offsets, x[j]-v)
 					}
 				}
 			}
-			linalg.NT(len(weights), r.D, r.D, offsets, vectors.RawMatrix().Data, z)
-			logs := make([]float64, len(weights))
+			counts = append(counts, len(weights)-before)
+		}
+		z := make([]float64, len(offsets))
+		packed.times(r.D, r.D, offsets, vectors.RawMatrix().Data, z)
+		for i, count := range counts {
+			whole, logs := sum(weights[:count]), make([]float64, count)
 			for s, shrinkage := range shrinkages {
-				for g, n := range weights {
+				for g, n := range weights[:count] {
 					logs[g] = math.Log(n / whole)
 					for j, v := range z[g*r.D : (g+1)*r.D] {
 						logs[g] -= v * v / (2 * (max(values[j], 0) + shrinkage*scale))
 					}
 				}
-				each[s*len(held)+i] = energy(logs, 1)
+				each[s*len(held)+from+i] = energy(logs, 1)
 			}
+			weights, z = weights[count:], z[count*r.D:]
 		}
 	})
 	if err != nil {

@@ -60,11 +60,33 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 	if err := data.need(logits | labels); err != nil {
 		return nil, err
 	}
-	inverse := 1 / 1.5
+	start := 1 / 1.5
+	if data.N >= manyRows { // a part of them shows where to begin
+		if near, err := inverseTemperature(ctx, data, start, blockRows/16); err == nil {
+			start = near
+		} else if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	inverse, err := inverseTemperature(ctx, data, start, blockRows)
+	if err != nil {
+		return nil, err
+	}
+	return &MaxSoftmax{Temperature: 1 / inverse}, nil
+}
+
+// manyRows is how many rows make a pass over a part of them worth while.
+const manyRows = 1 << 16
+
+// inverseTemperature finds 1/T by Newton's method, from start on, with the first rows
+// of each block, so many of them.
+func inverseTemperature(ctx context.Context, data *Data, start float64, first int) (float64, error) {
+	inverse := start
 	for range 200 {
 		sums := make([][2]float64, (data.N+blockRows-1)/blockRows)
 		err := parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 			of := &sums[from/blockRows]
+			to = min(to, from+first)
 			logits := data.Logits(from, to)
 			for i, y := range data.Labels[from:to] {
 				z := logits[i*data.Classes : (i+1)*data.Classes]
@@ -84,7 +106,7 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 			}
 		})
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
 		var gradient, curvature float64
 		for _, of := range sums {
@@ -95,11 +117,11 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 			step = math.Copysign(inverse/2, gradient)
 		}
 		inverse -= step
-		if math.Abs(step) <= 1e-10*inverse { // and the next is beyond float64
-			return &MaxSoftmax{Temperature: 1 / inverse}, nil
+		if math.Abs(step) <= 1e-9*inverse { // and the next is beyond float64
+			return inverse, nil
 		}
 	}
-	return nil, errors.New("there is no best temperature: all rows for the fit are classified correctly, or no more than by chance")
+	return 0, errors.New("there is no best temperature: all rows for the fit are classified correctly, or no more than by chance")
 }
 
 func (s *MaxSoftmax) graph(g *graph) (onnx.Value, error) {

@@ -168,9 +168,11 @@ func TestDirectionsAlone(t *testing.T) {
 // TestKNNIsExact holds the blocked search against all distances, at any memory:
 // with equal rows, rows of zeros and K above N.
 func TestKNNIsExact(t *testing.T) {
+	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
 	rapid.Check(t, func(t *rapid.T) {
 		n, d := rapid.IntRange(1, 150).Draw(t, "n"), rapid.IntRange(1, 9).Draw(t, "d")
 		k := rapid.IntRange(1, 20).Draw(t, "k")
+		*posthoc.LeastCoarse = rapid.IntRange(0, 10).Draw(t, "least for coarse products")
 		data := drawRows(t, n, d, 1)
 		bank := data.Features(0, n)
 		for i := range rapid.IntRange(0, n).Draw(t, "equal rows") {
@@ -207,11 +209,12 @@ func TestKNNAmongNearlyEqualRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, memory := range []int64{0, 1 << 20} {
-		s.Memory = memory
+	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
+	for i, memory := range []int64{0, 1 << 20, 1 << 20} {
+		s.Memory, *posthoc.LeastCoarse = memory, []int{1000, 1000, 1}[i]
 		for i, got := range score(t, s, 5, posthoc.Batch{Features: bank[:5*d]}) {
 			if want := kthDistance(bank[i*d:(i+1)*d], bank, k); !(math.Abs(got-want) < 1e-15) {
-				t.Errorf("memory %d: row %d scores %g, want %g", memory, i, got, want)
+				t.Errorf("memory %d, coarse products from %d queries on: row %d scores %g, want %g", memory, *posthoc.LeastCoarse, i, got, want)
 			}
 		}
 	}

@@ -119,6 +119,13 @@ func Headless(name string) bool {
 	return found && (m.reads|m.needs)&classifier == 0
 }
 
+// ReadsLogits reports whether the score called name reads logits of the images that it
+// scores.
+func ReadsLogits(name string) bool {
+	m, found := methodOf(name)
+	return !found || m.reads&logits != 0
+}
+
 // Related lists the scores, with that called name, that share work in [ScoreAll].
 func Related(name string) []string {
 	m, _ := methodOf(name)

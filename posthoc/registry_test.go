@@ -25,6 +25,9 @@ func TestNeeds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
+		if posthoc.ReadsLogits(name) != (reads&posthoc.Logits != 0) {
+			t.Errorf("%s: whether it reads logits is said wrongly", name)
+		}
 		s := fit(t, name, full.Input)
 		dst := make([]float64, 60)
 		if err := s.Score(t.Context(), dst, batchOf(full.Input, reads)); err != nil {

@@ -99,8 +99,13 @@ type relation struct {
 
 	segment int       // rows at once
 	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
-	high    []float64 // [segments, C], the largest of a segment's
 	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
+
+	// With many classes: the queries' softmax, and the largest probabilities of each
+	// segment, divided by their length.
+	asked   *kernels.Left
+	high    kernels.Bank // [segments, C]
+	lengths []float64    // [segments]
 
 	// With many classes relations are added in the order of the class that the
 	// block's rows are predicted as; that is the packed rows' order if sorted.
@@ -117,16 +122,28 @@ type related struct {
 // ask begins the work on n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	r.scores, r.total = r.all[from:from+n], nil
-	if r.classes <= mostSummed {
-		r.total = make([]float64, r.classes*r.bank.D)
+	if r.p, err = softmaxAll(ctx, r.logits[from*r.classes:(from+n)*r.classes], r.classes); err != nil {
+		return err
 	}
-	r.p, err = softmaxAll(ctx, r.logits[from*r.classes:(from+n)*r.classes], r.classes)
 	for i, v := range r.p {
 		if math.IsNaN(v) {
 			r.scores[i/r.classes] = v
 		}
 	}
-	return err
+	if r.classes <= mostSummed {
+		r.total = make([]float64, r.classes*r.bank.D)
+		return nil
+	}
+	narrow := make([]float32, len(r.p))
+	r.asked = kernels.NewLeft(narrow, r.classes, true)
+	return parallel.Blocks(ctx, n, blockRows, func(from, to int) {
+		for i := from * r.classes; i < to*r.classes; i++ {
+			if v := r.p[i]; v == v { // NaN scores NaN anyway
+				narrow[i] = float32(v)
+			}
+		}
+		r.asked.Set(from, to)
+	})
 }
 
 // read reads the bank's rows from … to−1.
@@ -161,7 +178,8 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 		r.segment = 64
 	}
 	segments := (m + r.segment - 1) / r.segment
-	r.rows, r.high = make([]float64, segments*c*r.segment), make([]float64, segments*c)
+	r.rows = make([]float64, segments*c*r.segment)
+	high := make([]float32, segments*c)
 	var sums []float64 // [segments, C, D]
 	if r.total != nil {
 		sums = make([]float64, segments*c*d)
@@ -173,7 +191,7 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 			for i := range row {
 				row[i] = r.block[p.at[from+i]*c+k]
 			}
-			r.high[g*c+k] = slices.Max(row)
+			high[g*c+k] = float32(slices.Max(row))
 		}
 		if sums == nil {
 			return
@@ -188,69 +206,114 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 		}
 		linalg.NN(c, d, r.segment, r.rows[from*c:(from+r.segment)*c], wide, sums[g*c*d:(g+1)*c*d])
 	})
+	if err != nil {
+		return err
+	}
 	for i, v := range sums {
 		r.total[i%len(r.total)] += v
 	}
-	return err
+	if r.total == nil {
+		r.setHigh(segments, high)
+	}
+	return nil
 }
 
-// relate adds to the scores of queries x [n, D] of some lengths, those in work
-// from at on, their relations to the block's rows. Products [n, m], with some
-// numbers behind them, are rounded.
-func (r *relation) relate(p *packed, product, x []float32, length []float64, at int) {
-	c, n, m := r.classes, len(length), len(p.at)
-	d := len(x) / n
+// setHigh keeps the largest probabilities of segments.
+func (r *relation) setHigh(segments int, high []float32) {
+	r.high.Reset(segments, r.classes, true)
+	r.lengths = r.lengths[:0]
+	for segment := range slices.Chunk(high, r.classes) {
+		length := norm(segment)
+		r.lengths = append(r.lengths, length*(1+1e-6))
+		for k, v := range segment {
+			segment[k] = float32(over(float64(v), length*(1+1e-6)))
+		}
+	}
+	panels, rows := r.high.Panels()
+	for panel := range panels {
+		r.high.Set(panel, high[panel*rows*r.classes:min((panel+1)*rows, segments)*r.classes])
+	}
+}
+
+// look sets some [queries, segments] to whether a segment can have relations that count
+// to queries from … to−1.
+func (r *relation) look(some []bool, from, to int) {
+	segments := len(r.lengths)
+	product := make([]float32, (to-from)*segments)
+	r.high.Times(r.asked, from, to, 0, segments, product)
+	for i := from; i < to; i++ {
+		above, _ := r.high.Slack(r.asked, i)
+		for g, length := range r.lengths {
+			at := (i-from)*segments + g
+			some[at] = (float64(product[at])+above)*length > relationThreshold-unsure
+		}
+	}
+}
+
+// relate adds to the scores of a tile's queries their relations to its rows, or to later,
+// by query. some is what look has set. It returns how many relations it computed that do
+// not count.
+func (r *relation) relate(t *tile, some []bool, later [][]related) (inVain int64) {
+	c := r.classes
 	low, high := relationThreshold-unsure, relationThreshold+unsure
 	if r.total == nil {
 		high = math.Inf(1)
 	}
-	shares := make([]float64, n*c) // p/‖f‖
+	shares := make([]float64, (t.to-t.from)*c) // p/‖f‖
 	for i := range shares {
-		shares[i] = over(r.p[at*c+i], length[i/c])
+		shares[i] = over(r.p[t.from*c+i], t.length[t.from+i/c])
 	}
 	near := make([]byte, r.segment/8)
-	var later [][]related // by query
-	if r.total == nil && !r.sorted {
-		later = make([][]related, n)
-	}
-	for from := 0; from < m; from += r.segment {
+	for from := t.first; from < t.last; from += r.segment {
 		rows := r.rows[from*c : (from+r.segment)*c]
-		for i, l := range length {
-			q := r.p[(at+i)*c : (at+i+1)*c]
-			if !(l > 0) || r.total == nil && !(dot(q, r.high[from/r.segment*c:][:c]) > low) {
+		for i := t.from; i < t.to; i++ {
+			l, q := t.length[i], r.p[i*c:(i+1)*c]
+			if !(l > 0) || r.total == nil && !some[(i-t.from)*len(r.lengths)+from/r.segment] {
 				continue
 			}
-			sum := kernels.Below(product[i*m+from:][:r.segment], rows, r.segment, shares[i*c:(i+1)*c], low, high, p.slack*l, near)
+			above, _ := t.unit.Slack(t.left, i)
+			if r.total != nil { // the products are in float32, and their slack is relative
+				above *= l
+			}
+			sum := kernels.Below(t.products(i)[from-t.first:][:r.segment], rows, r.segment, shares[(i-t.from)*c:][:c], low, high, above, near)
 			if r.total != nil {
-				r.scores[at+i] -= sum
+				r.scores[i] -= sum
 			}
 			for word := 0; word < len(near); word += 8 {
-				for some := binary.LittleEndian.Uint64(near[word:]); some != 0; some &= some - 1 {
-					j := 8*word + bits.TrailingZeros64(some)
+				for set := binary.LittleEndian.Uint64(near[word:]); set != 0; set &= set - 1 {
+					j := 8*word + bits.TrailingZeros64(set)
 					var likeness float64
 					for k, v := range q {
 						likeness += v * rows[k*r.segment+j]
 					}
 					// Without the conversion arm64 would round the product only where it
 					// is not added at once.
-					v := float64(p.value(x[i*d:(i+1)*d], l, from+j) * likeness)
-					switch {
-					case later != nil && v > relationThreshold:
-						later[i] = append(later[i], related{r.order[p.at[from+j]], v})
-					case r.total == nil && v > relationThreshold:
-						r.scores[at+i] += v
-					case r.total != nil && !(v > relationThreshold):
-						r.scores[at+i] -= v
+					v := float64(t.value(t.query(i), l, from+j) * likeness)
+					switch counts := v > relationThreshold; {
+					case counts && r.total == nil && r.sorted:
+						r.scores[i] += v
+					case counts && r.total == nil:
+						later[i-t.from] = append(later[i-t.from], related{r.order[t.at[from+j]], v})
+					case !counts && r.total != nil:
+						r.scores[i] -= v
+					case !counts:
+						inVain++
 					}
 				}
 			}
 		}
 	}
+	return inVain
+}
+
+// settle adds what relate left for later to the scores of queries from at on.
+func (r *relation) settle(later [][]related, at int) {
 	for i, counted := range later {
 		slices.SortFunc(counted, func(a, b related) int { return cmp.Compare(a.order, b.order) })
 		for _, v := range counted {
 			r.scores[at+i] += v.value
 		}
+		later[i] = counted[:0]
 	}
 }
 

@@ -56,7 +56,9 @@ func TestScoreAll(t *testing.T) {
 				want[i] = relations(bank, x, known, asked, d, classes)
 			}
 			var first [][]float64
-			for _, memory := range []int64{0, 1 << 20} {
+			defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
+			for i, memory := range []int64{0, 1 << 20, 1 << 20} {
+				*posthoc.LeastCoarse = []int{1000, 1000, 10}[i] // products in float32, and coarse
 				for _, s := range scores {
 					switch s := s.(type) {
 					case *posthoc.KNN:

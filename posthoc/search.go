@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
@@ -21,9 +22,10 @@ import (
 // Products of a tile of queries with a block of the bank, in float32 or coarser, select
 // the rows that can be among the K largest: those whose product is less far below
 // the K-th largest than rounding reaches. Only these are computed in float64. The
-// bank is read once for as many queries as the memory holds.
+// bank is read once for as many queries as the memory holds. Where coarse products
+// leave too many rows, products in float32 search the rest of the bank.
 //
-// Products in float32 serve the relations of the queries to the bank too. A search
+// The products serve the relations of the queries to the bank too. A search
 // computes all KNNs and Relations with the same bank.
 type search struct {
 	bank       *Data
@@ -32,6 +34,9 @@ type search struct {
 	relations  []*relation
 
 	k int // the largest of the neighbours; 0 means that none is looked for
+
+	coarse bool         // the products
+	exact  atomic.Int64 // how many cosines were computed in float64 in vain, perhaps
 }
 
 // neighbour is a KNN.
@@ -44,8 +49,22 @@ const groupSearch = "search of a bank"
 
 const (
 	tileRows = 64      // queries of one product
-	maxBlock = 1 << 14 // bank rows of one product, at most
+	maxBlock = 1 << 14 // bank rows that are packed at a time, at most
+
+	// Coarse products of so many queries with the same bank rows, of so many bytes, read
+	// these rows from the second-level cache. A panel and a segment of relations divides
+	// their number.
+	wideRows   = 8 * tileRows
+	cacheBytes = 3 << 18
+	cacheRows  = 192
+
+	// A cosine in float64 takes the time of about so many products in float32.
+	worthOfExact = 32
 )
+
+// leastCoarse is how many queries, and how many rows for each neighbour, pay for coarse
+// products. It is a variable for tests.
+var leastCoarse = 256
 
 // searchOf returns the search of a bank, for a score that may take so much memory.
 func searchOf(t *together, bank *Data, memory int64) *search {
@@ -80,9 +99,9 @@ func wholeTiles(queries int64) int64 {
 func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
-	row := 4*d + 8*int64(min(s.k, s.bank.N)) + 32
+	row := 6*d + 8*int64(min(s.k, s.bank.N)) + 32
 	for _, r := range s.relations {
-		row += 8 * int64(r.classes)
+		row += 14 * int64(r.classes)
 		rows = min(relationBlock, int64(s.bank.N))
 	}
 	n := wholeTiles(memory / 2 / row)
@@ -143,12 +162,15 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	d := s.bank.D
 	n := len(x) / d
 	k := min(s.k, s.bank.N)
+	s.coarse = n >= leastCoarse && s.bank.N/max(k, 1) >= leastCoarse && !slices.ContainsFunc(s.relations, func(r *relation) bool { return r.total != nil })
+	s.exact.Store(0)
 	// Scaled by a power of 2, which is exact, to a length in [1/2, 1).
 	scaled, length := make([]float32, len(x)), make([]float64, n)
+	left := kernels.NewLeft(scaled, d, s.coarse)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
-	err := parallel.Blocks(ctx, n, blockRows, func(i, to int) {
-		for ; i < to; i++ {
+	err := parallel.Blocks(ctx, n, blockRows, func(from, to int) {
+		for i := from; i < to; i++ {
 			found[i] = values[i*k : i*k : (i+1)*k]
 			row := x[i*d : (i+1)*d]
 			l, exponent := math.Frexp(norm(row))
@@ -167,14 +189,15 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 				scaled[i*d+j] = float32(float64(v) * factor)
 			}
 		}
+		left.Set(from, to)
 	})
 	if err != nil {
 		return err
 	}
 	// Tiles share the buffers of the products.
-	rooms := make(chan []float32, workers)
+	rooms := make(chan *searchRoom, workers)
 	for range workers {
-		rooms <- make([]float32, min(tileRows, n)*block+mostSegment) // relations read beyond the products
+		rooms <- &searchRoom{some: make([][]bool, len(s.relations)), later: make([][]related, len(s.relations)*wideRows)}
 	}
 	var rows packed
 	for from := 0; from < s.bank.N; from += block {
@@ -186,23 +209,43 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 				return err
 			}
 		}
-		err := parallel.Blocks(ctx, n, tileRows, func(i, to int) {
+		m, wide, some := len(rows.at), tileRows, max(len(rows.at), 1)
+		if s.coarse {
+			wide = min(max(n/(4*workers*tileRows), 1)*tileRows, wideRows)
+			some = max(cacheBytes/rows.unit.RowBytes()/cacheRows, 1) * cacheRows
+		}
+		err := parallel.Blocks(ctx, n, wide, func(i, to int) {
 			room := <-rooms
 			defer func() { rooms <- room }()
-			m := len(rows.at)
-			rows.unit.Times(to-i, scaled[i*d:to*d], room)
-			for _, r := range s.relations {
-				r.relate(&rows, room, scaled[i*d:to*d], length[i:to], i)
-			}
-			for at := i; at < to && k > 0; at++ {
-				if length[at] > 0 {
-					product := room[(at-i)*m : (at-i+1)*m]
-					found[at] = rows.merge(found[at], product, scaled[at*d:(at+1)*d], length[at], k)
+			room.look(s.relations, i, to)
+			for first := 0; first < m; first += some {
+				last := min(first+some, m)
+				for i := i; i < to; i += tileRows {
+					t := tile{&rows, left, scaled, length, i, min(i+tileRows, to), first, last, room}
+					t.multiply()
+					for at, r := range s.relations {
+						s.exact.Add(r.relate(&t, room.some[at][i%wide*len(r.lengths):], room.later[at*wideRows+i%wide:]))
+					}
+					for at := i; at < t.to && k > 0; at++ {
+						if length[at] > 0 {
+							found[at] = t.merge(found[at], at, k)
+						}
+					}
 				}
+			}
+			s.exact.Add(room.exact)
+			room.exact = 0
+			for at, r := range s.relations {
+				r.settle(room.later[at*wideRows:][:to-i], i)
 			}
 		})
 		if err != nil {
 			return err
+		}
+		// The first rows always leave some.
+		seen := int64(from + len(rows.at))
+		if s.exact.Load() > int64(n)*(seen/worthOfExact+int64(leastCoarse/8*k)) {
+			s.coarse = false
 		}
 	}
 	return parallel.Blocks(ctx, n, tileRows, func(i, to int) {
@@ -229,7 +272,6 @@ type packed struct {
 	at       []int        // [m], where the rows are in features
 	scale    []float64    // [m], 1/length
 	unit     kernels.Bank // [m, D], row/length
-	slack    float64      // how far a product can be from its exact value, with a query of length 1
 }
 
 // pack puts the bank's rows from … to−1 into p and reuses its buffers.
@@ -261,8 +303,7 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 	for _, i := range p.at {
 		p.scale = append(p.scale, 1/length[i])
 	}
-	p.unit.Reset(len(p.at), d, len(s.relations) == 0)
-	p.slack = p.unit.Slack()
+	p.unit.Reset(len(p.at), d, s.coarse)
 	panels, high := p.unit.Panels()
 	return parallel.Blocks(ctx, panels, max(1, blockRows/high), func(panel, end int) {
 		unit := make([]float32, high*d)
@@ -282,31 +323,85 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 // row is a packed row as it is in the bank.
 func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m]+1)*d] }
 
+// searchRoom is what one goroutine works in.
+type searchRoom struct {
+	products   []float32
+	candidates []candidate
+	some       [][]bool    // [relations], as look sets it
+	later      [][]related // [relations, wideRows], by query
+	exact      int64       // see search
+}
+
+// look looks for segments that can have relations that count to queries from … to−1.
+func (room *searchRoom) look(relations []*relation, from, to int) {
+	for at, r := range relations {
+		if r.total != nil {
+			continue
+		}
+		segments := len(r.lengths)
+		room.some[at] = slices.Grow(room.some[at][:0], (to-from)*segments)[:(to-from)*segments]
+		for i := from; i < to; i += tileRows {
+			r.look(room.some[at][(i-from)*segments:], i, min(i+tileRows, to))
+		}
+	}
+}
+
+// tile is some queries and some packed rows, and the products of them.
+type tile struct {
+	*packed
+	left        *kernels.Left
+	scaled      []float32 // of all queries
+	length      []float64
+	from, to    int // queries
+	first, last int // rows
+	room        *searchRoom
+}
+
+func (t *tile) multiply() {
+	// Relations read beyond the products.
+	if size := (t.to-t.from)*(t.last-t.first) + mostSegment; len(t.room.products) < size {
+		t.room.products = make([]float32, size)
+	}
+	t.unit.Times(t.left, t.from, t.to, t.first, t.last, t.room.products)
+}
+
+// products returns those of a query with all rows, with some numbers behind them.
+func (t *tile) products(query int) []float32 {
+	return t.room.products[(query-t.from)*(t.last-t.first):]
+}
+
+// query returns what is compared with the rows, of a length up to 1.
+func (t *tile) query(i int) []float32 {
+	d := len(t.scaled) / len(t.length)
+	return t.scaled[i*d : (i+1)*d]
+}
+
 type candidate struct {
 	product float32
 	row     int32
 }
 
-// merge adds to the K largest values found for the query x, of a length up to 1,
-// those of this block.
-func (p *packed) merge(found heap, product []float32, x []float32, length float64, k int) heap {
+// merge adds to the K largest values found for a query those of the tile's rows.
+func (t *tile) merge(found heap, query, k int) heap {
+	product, length := t.products(query)[:t.last-t.first], t.length[query]
+	above, below := t.unit.Slack(t.left, query)
 	floor := float32(math.Inf(-1)) // a product below it is not among the K largest
 	if len(found) == k {
-		floor = float32(found[0]*length - p.slack)
+		floor = float32(found[0]*length - above)
 	}
-	candidates := make([]candidate, 0, 4*k+64)
+	candidates := t.room.candidates[:0]
 	add := func(i int) {
 		v := product[i]
 		if !(v >= floor) {
 			return
 		}
 		if len(candidates) == cap(candidates) {
-			candidates, floor = p.cut(candidates, k, floor)
-			if 2*len(candidates) > cap(candidates) { // too many within rounding of each other
-				candidates = slices.Grow(candidates, cap(candidates))
+			candidates, floor = cut(candidates, k, floor, above+below)
+			if 2*len(candidates) >= cap(candidates) { // too many within rounding of each other
+				candidates = slices.Grow(candidates, max(cap(candidates), 4*k+64))
 			}
 		}
-		candidates = append(candidates, candidate{v, int32(i)})
+		candidates = append(candidates, candidate{v, int32(t.first + i)})
 	}
 	const step = 256
 	var large [step / 8]byte
@@ -322,19 +417,27 @@ func (p *packed) merge(found heap, product []float32, x []float32, length float6
 	for ; at < len(product); at++ {
 		add(at)
 	}
-	candidates, _ = p.cut(candidates, k, floor)
+	t.room.candidates = candidates
+	if len(candidates) == 0 {
+		return found
+	}
+	candidates, _ = cut(candidates, k, floor, above+below)
+	// The largest first, so that few of the others are computed.
+	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.product, a.product) })
 	for _, c := range candidates {
-		if len(found) < k || float64(c.product) >= found[0]*length-p.slack {
-			found = found.add(p.value(x, length, int(c.row)), k)
+		if len(found) == k && float64(c.product) < found[0]*length-above {
+			break
 		}
+		found = found.add(t.value(t.query(query), length, int(c.row)), k)
+		t.room.exact++
 	}
 	return found
 }
 
-// cut drops the candidates that cannot be among the K largest and returns the
-// product below which none can. The slack on either side is more than what
-// rounding needs, that of the floor included.
-func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate, float32) {
+// cut drops the candidates that cannot be among the K largest and returns the product
+// below which none can. The slack on both sides is more than what rounding needs, that of
+// the floor included.
+func cut(candidates []candidate, k int, floor float32, slack float64) ([]candidate, float32) {
 	if len(candidates) < k {
 		return candidates, floor
 	}
@@ -342,7 +445,7 @@ func (p *packed) cut(candidates []candidate, k int, floor float32) ([]candidate,
 	for i, c := range candidates {
 		products[i] = c.product
 	}
-	floor = max(floor, float32(float64(linalg.KthLargest(products, k))-2*p.slack))
+	floor = max(floor, float32(float64(linalg.KthLargest(products, k))-slack))
 	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
 }
 

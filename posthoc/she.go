@@ -52,6 +52,19 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 	if err := data.need(features | logits | labels); err != nil {
 		return nil, err
 	}
+	data.ofSHE.Lock()
+	defer data.ofSHE.Unlock()
+	if data.patterns == nil {
+		var err error
+		if data.patterns, err = findPatterns(ctx, data); err != nil {
+			return nil, err
+		}
+	}
+	return &SHE{Metric: metric, D: data.D, Patterns: data.patterns}, nil
+}
+
+// findPatterns returns the patterns [C, D].
+func findPatterns(ctx context.Context, data *Data) ([]float64, error) {
 	d, c := data.D, data.Classes
 	sums, counts := make([]float64, c*d), make([]float64, c)
 	err := data.blocks(ctx, func(from, to int) error {
@@ -89,7 +102,7 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 			pattern[j] /= n
 		}
 	}
-	return &SHE{Metric: metric, D: d, Patterns: sums}, nil
+	return sums, nil
 }
 
 // Score implements [Scorer].

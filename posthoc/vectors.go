@@ -75,6 +75,23 @@ func distance(a, b []float64) float64 {
 	return math.Sqrt(sum)
 }
 
+// squaredDistance returns ‖a − b‖².
+func squaredDistance(a, b []float64) float64 {
+	var sums [4]float64 // several sums, for speed
+	for len(a) >= 4 && len(b) >= 4 {
+		v, w, x, y := a[0]-b[0], a[1]-b[1], a[2]-b[2], a[3]-b[3]
+		sums[0] += v * v
+		sums[1] += w * w
+		sums[2] += x * x
+		sums[3] += y * y
+		a, b = a[4:], b[4:]
+	}
+	for i, v := range a {
+		sums[0] += (v - b[i]) * (v - b[i])
+	}
+	return sums[0] + sums[1] + sums[2] + sums[3]
+}
+
 // over returns a/b, and 0 where b is 0.
 func over(a, b float64) float64 {
 	if b == 0 {

@@ -205,8 +205,39 @@ func TestPartsInBucket(t *testing.T) {
 		}
 	}
 	onDisk()
+	// A run that was killed says how far it had come. Its first state is sent when work
+	// begins, unless its connection breaks.
+	state := filepath.Join(folder, "a/set", "part-00002-of-00003.progress")
+	for tries := 0; ; tries++ {
+		cmd := run(set, 2, "--cache", cache)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			if _, err := os.Stat(state); err == nil || cmd.ProcessState != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if _, err := os.Stat(state); err == nil {
+			break
+		}
+		if tries == 50 {
+			t.Fatal("no run says how far it has come")
+		}
+	}
+	show := process(t, "show", set)
+	show.Env = append(show.Env, "AWS_ENDPOINT_URL_S3="+server.URL)
+	if text, _ := finish(t, show, 0); !strings.Contains(text, "0 of 3 shards finished") || !strings.Contains(text, "2/3    running") {
+		t.Error(text)
+	}
 	all(4, false)
 	here("at first")
+	if left, err := filepath.Glob(filepath.Join(folder, "a/set", "*.progress")); err != nil || len(left) > 0 {
+		t.Errorf("there is still %q, %v", left, err)
+	}
 
 	before := filesIn(t, filepath.Join(folder, "a"))
 	all(0, true)

@@ -312,7 +312,7 @@ func TestShowFolder(t *testing.T) {
 	write(t, filepath.Join(left+".partial", "lock"), "")
 	write(t, left+".progress", `{"total":30,"known":0,"done":10,"failed":{"cut short":2},"began":"2026-01-02T03:04:05Z","moved":"2026-01-02T03:04:25Z","host":"worker7"}`)
 	text, _ := call(t, 0, "show", out)
-	for _, says := range []string{"2 of 4 shards finished", "shard 2/4 has not moved since", "worker7", "2 × cut short", "not begun", "0.5", "missing are 2/4, 4/4"} {
+	for _, says := range []string{"2 of 4 shards finished", "shard 2/4 has not moved since", "worker7", "2 × cut short: 2 in shard 2/4", "not begun", "0.5", "missing are 2/4, 4/4"} {
 		if !strings.Contains(text, says) {
 			t.Errorf("it does not say %q:\n%s", says, text)
 		}

@@ -1,11 +1,13 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -81,7 +83,7 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 	const most = 10
 	kinds := watching.MostErrors(f.Errors)
 	for _, kind := range kinds[:min(len(kinds), most)] {
-		fmt.Fprintf(w, "%7d × %s\n", f.Errors[kind], Printable(kind))
+		fmt.Fprintf(w, "%7d × %s%s\n", f.Errors[kind], Printable(kind), inShards(f.Shards, kind))
 	}
 	if n := len(kinds) - most; n > 0 {
 		fmt.Fprintf(w, "and %s of errors more\n", count(n, "kind"))
@@ -111,4 +113,22 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 		fmt.Fprintf(w, "p-values in steps of 1/%d: %v\n", len(v.PValues), v.PValues)
 	}
 	return nil
+}
+
+// inShards says how many errors of a kind there are in each shard, the most first.
+func inShards(shards []watching.Shard, kind string) string {
+	if len(shards) == 1 {
+		return ""
+	}
+	const most = 5
+	have := slices.DeleteFunc(slices.Clone(shards), func(s watching.Shard) bool { return s.Errors[kind] == 0 })
+	slices.SortStableFunc(have, func(a, b watching.Shard) int { return cmp.Compare(b.Errors[kind], a.Errors[kind]) })
+	var parts []string
+	for _, s := range have[:min(len(have), most)] {
+		parts = append(parts, fmt.Sprintf("%d in shard %s", s.Errors[kind], s.Shard))
+	}
+	if n := len(have) - most; n > 0 {
+		parts = append(parts, fmt.Sprintf("others in %s", count(n, "more shard")))
+	}
+	return ": " + strings.Join(parts, ", ")
 }

@@ -58,7 +58,7 @@ func printVersion(w io.Writer, asJSON bool) error {
 	}
 	v.Version, v.Commit = version.Version, commit()
 	v.Go, v.Platform = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
-	v.Kernels, v.Processor = kernels.Name(), processor()
+	v.Kernels, v.Processor = kernels.Set(), processor()
 	library := "not found"
 	if file, err := extractor.FindRuntime(""); err == nil {
 		if err := extractor.InitRuntime(file); err != nil {

@@ -4,5 +4,5 @@ package kernels
 
 // assembled lists the sets in assembly: every arm64 has NEON.
 func assembled() []set {
-	return []set{{"neon", func() Products[float32] { return &products{machine: machineNEON} }, &vectorsNEON}}
+	return []set{{"neon", "neon", func() Products[float32] { return &products{machine: machineNEON} }, &vectorsNEON}}
 }

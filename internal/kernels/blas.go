@@ -49,7 +49,7 @@ func (b BLAS) Dgemm(tA, tB blas.Transpose, m, n, k int, alpha float64, x []float
 		return
 	}
 	add := scale(m, n, beta, c, ldc, all)
-	chosen().f64.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(tB, y, ldy), add, c, ldc, all, workersFor(m*n*k))
+	chosen().f64.contract(m, n, k, alpha, viewOf(tA, x, ldx), viewOf(transposed(tB), y, ldy), add, c, ldc, all, workersFor(m*n*k))
 }
 
 func partOf(ul blas.Uplo) part {
@@ -67,7 +67,7 @@ func (b BLAS) Dsyrk(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x [
 	}
 	a := viewOf(t, x, ldx)
 	add := scale(n, n, beta, c, ldc, partOf(ul))
-	chosen().f64.contract(n, n, k, alpha, a, a.transposed(), add, c, ldc, partOf(ul), workersFor(n*n*k/2))
+	chosen().f64.contract(n, n, k, alpha, a, a, add, c, ldc, partOf(ul), workersFor(n*n*k/2))
 }
 
 // Dsyr2k computes a triangle of C = alpha·op(A)·op(B)ᵀ + alpha·op(B)·op(A)ᵀ +
@@ -77,23 +77,12 @@ func (b BLAS) Dsyr2k(ul blas.Uplo, t blas.Transpose, n, k int, alpha float64, x 
 		b.Implementation.Dsyr2k(ul, t, n, k, alpha, x, ldx, y, ldy, beta, c, ldc)
 		return
 	}
-	// One product with P = [op(A) op(B)] and Q = [op(B) op(A)], of which both are parts
-	// of [op(A) op(B) op(A)].
-	room := make([]float64, 3*n*k)
-	p, q := view{room, 3 * k, 1}, view{room[k:], 3 * k, 1}
-	rows, cols, ld, next := n, k, 3*k, k
-	if t != blas.NoTrans {
-		p, q = view{room, 1, n}, view{room[k*n:], 1, n}
-		rows, cols, ld, next = k, n, n, k*n
-	}
-	for i := range rows {
-		row, other, to := x[i*ldx:i*ldx+cols], y[i*ldy:i*ldy+cols], room[i*ld:]
-		copy(to, row)
-		copy(to[next:], other)
-		copy(to[2*next:], row)
-	}
+	// One product with [op(A) op(B)] and [op(B) op(A)].
+	p, q := viewOf(t, x, ldx), viewOf(t, y, ldy)
+	left, right := p, q
+	left.cols, left.then, right.cols, right.then = k, &q, k, &p
 	add := scale(n, n, beta, c, ldc, partOf(ul))
-	chosen().f64.contract(n, n, 2*k, alpha, p, q.transposed(), add, c, ldc, partOf(ul), workersFor(n*n*k))
+	chosen().f64.contract(n, n, 2*k, alpha, left, right, add, c, ldc, partOf(ul), workersFor(n*n*k))
 }
 
 // Dtrsm solves op(A)·X = alpha·B or X·op(A) = alpha·B for a triangular A, in
@@ -156,67 +145,6 @@ func (b BLAS) leaf(s blas.Side, ul blas.Uplo, tA blas.Transpose, d blas.Diag, m,
 		i := at * columns
 		b.Implementation.Dtrsm(s, ul, tA, d, min(columns, m-i), n, alpha, a, lda, x[i*ldx:], ldx)
 	})
-}
-
-// Dsymv computes y = alpha·A·x + beta·y for a symmetric A of which a triangle is
-// given. It reads the triangle once.
-func (b BLAS) Dsymv(ul blas.Uplo, n int, alpha float64, a []float64, lda int, x []float64, incX int, beta float64, y []float64, incY int) {
-	if n < 32 || incX < 1 || incY < 1 {
-		b.Implementation.Dsymv(ul, n, alpha, a, lda, x, incX, beta, y, incY)
-		return
-	}
-	room := make([]float64, 2*n)
-	from, sum := room[:n], room[n:]
-	for i := range from {
-		from[i] = x[i*incX]
-	}
-	// Four rows at a time, and those that are left, of which the triangle has little.
-	rows := func(i, count int) {
-		first, past := i+count, n // columns that these rows have outside of their own triangle
-		if ul == blas.Lower {
-			first, past = 0, i
-		}
-		whole := 0
-		if fours := (past - first) / 4; count == 4 && fours > 0 {
-			var own [4]float64
-			chosen().f64.symmetricRows(&a[i*lda+first], lda, &from[first], &sum[first], &from[i], &own[0], fours)
-			for r, v := range own {
-				sum[i+r] += v
-			}
-			whole = 4 * fours
-		}
-		for r := i; r < i+count; r++ {
-			sum[r] += a[r*lda+r] * from[r]
-			add := func(first, past int) {
-				for j := first; j < past; j++ {
-					sum[r] += a[r*lda+j] * from[j]
-					sum[j] += a[r*lda+j] * from[r]
-				}
-			}
-			add(first+whole, past)
-			if ul == blas.Lower {
-				add(i, r)
-			} else {
-				add(r+1, i+count)
-			}
-		}
-	}
-	odd, begin := n%4, 0
-	if ul == blas.Lower {
-		rows(0, odd)
-		begin = odd
-	} else {
-		rows(n-odd, odd)
-	}
-	for i := begin; i+4 <= n-odd+begin; i += 4 {
-		rows(i, 4)
-	}
-	for i, v := range sum {
-		if v *= alpha; beta != 0 {
-			v += beta * y[i*incY]
-		}
-		y[i*incY] = v
-	}
 }
 
 // Dot returns Σ x·y in float64, in which products of two float32s are exact. The

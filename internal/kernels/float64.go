@@ -26,9 +26,18 @@ type float64Kernels struct {
 	low []tiles
 	// four transposes four rows of 4·n columns.
 	four func(dst *float64, ldd int, src *float64, lds, n int)
+	// copyRows copies n rows of 4·fours columns.
+	copyRows func(dst *float64, ldd int, src *float64, lds, fours, n int)
 	// symmetricRows adds vᵀA to y and sets sums to A·x, for four rows of A and 4·n
-	// columns.
+	// columns; rowsTimes does only the latter, timesRows the former.
 	symmetricRows func(a *float64, lda int, x, y, v, sums *float64, n int)
+	rowsTimes     func(a *float64, lda int, x, sums *float64, n int)
+	timesRows     func(a *float64, lda int, y, v *float64, n int)
+	// secularTerms is SecularTerms for 4·n poles, of which each four are step numbers
+	// after those before. It sets three sums.
+	secularTerms func(poles, squares *float64, step, n int, x float64, sums *float64)
+	// quotients is Quotients for 16 columns.
+	quotients func(products, rows *float64, ld int, poles, others *float64, n int)
 	// dot32 and dot64 return Σ x·y of 32·n.
 	dot32 func(x, y *float32, n int) float64
 	dot64 func(x, y *float64, n int) float64
@@ -36,7 +45,8 @@ type float64Kernels struct {
 	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
 	// atLeast is AtLeast for n numbers, a multiple of 32.
 	atLeast func(x *float32, floor float32, bits *byte, n int)
-	// pairs is the product of a coarse Bank; nil where float32 is as fast.
+	// bytes or pairs is the product of a coarse Bank; nil where float32 is as fast.
+	bytes *byteKernels
 	pairs pairsOf
 }
 
@@ -63,19 +73,27 @@ func (w *float64Kernels) tilesFor(m int) *tiles {
 	return &w.tiles
 }
 
-// view is a matrix whose element i, p is data[i·row + p·col].
+// view is a matrix whose element i, p is data[i·row + p·col]. If then is not nil, it has
+// the columns from cols on.
 type view struct {
 	data     []float64
 	row, col int
+	cols     int
+	then     *view
 }
-
-func (v view) transposed() view { return view{v.data, v.col, v.row} }
 
 func viewOf(t blas.Transpose, data []float64, stride int) view {
 	if t == blas.NoTrans {
-		return view{data, stride, 1}
+		return view{data: data, row: stride, col: 1}
 	}
-	return view{data, 1, stride}
+	return view{data: data, row: 1, col: stride}
+}
+
+func transposed(t blas.Transpose) blas.Transpose {
+	if t == blas.NoTrans {
+		return blas.Trans
+	}
+	return blas.NoTrans
 }
 
 // part says which elements of a product are wanted.
@@ -162,40 +180,60 @@ func (w *float64Kernels) pack(to *panels[float64], x view, n, k, rows, unit, wor
 		to.data = make([]float64, size)
 	}
 	*to = panels[float64]{to.data[:padded*k], n, k, rows, padded, nil}
-	count := (n + rows - 1) / rows
-	parallel.Each(workers, count, func(at int) {
-		i := at * rows
+	const together = 8 // panels
+	parallel.Each(workers, (n+together*rows-1)/(together*rows), func(at int) {
+		i := at * together * rows
 		for p := 0; p < k; p += depth {
-			panel, rows, padded := to.panel(i, p)
-			w.packPanel(panel, padded, view{x.data[i*x.row+p*x.col:], x.row, x.col}, rows, min(depth, k-p))
+			panel, _, _ := to.panel(i, p)
+			w.packPanels(panel, x, i, min(i+together*rows, n), rows, unit, p, min(depth, k-p))
 		}
 	})
 }
 
-func (w *float64Kernels) packPanel(panel []float64, padded int, x view, rows, k int) {
-	done := 0 // rows
-	switch {
-	case x.row == 1 && rows == 12: // a whole panel for AVX2, without the call that copying has
-		for p := range k {
-			*(*[12]float64)(panel[p*padded:]) = [12]float64(x.data[p*x.col:])
+// packPanels packs k columns of x from p on, of the rows from … to, in panels of rows.
+func (w *float64Kernels) packPanels(panels []float64, x view, from, to, rows, unit, p, k int) {
+	step := k
+	if x.row == 1 {
+		step = 16 // of them, next panels find in the cache what this one leaves of their lines
+	}
+	for q := 0; q < k; q += step {
+		for i := from; i < to; i += rows {
+			count := min(rows, to-i)
+			padded := (count + unit - 1) / unit * unit
+			w.packPanel(panels[(i-from)*k+q*padded:], padded, x, i, count, p+q, min(step, k-q))
 		}
-		done = rows
-	case x.row == 1 && rows == 4:
-		for p := range k {
-			*(*[4]float64)(panel[p*padded:]) = [4]float64(x.data[p*x.col:])
+	}
+}
+
+// packPanel packs k columns of x from p on, of some rows from i on.
+func (w *float64Kernels) packPanel(panel []float64, padded int, x view, i, rows, p, k int) {
+	if x.then != nil {
+		if first := min(max(x.cols-p, 0), k); first < k {
+			w.packPanel(panel[first*padded:], padded, *x.then, i, rows, p+first-x.cols, k-first)
+			if k = first; k == 0 {
+				return
+			}
 		}
-		done = rows
+	}
+	data, done := x.data[i*x.row+p*x.col:], 0 // rows
+	switch fours := k / 4; {
 	case x.row == 1:
-		for p := range k {
-			copy(panel[p*padded:p*padded+rows], x.data[p*x.col:])
+		if done = rows &^ 3; done > 0 && w.copyRows != nil {
+			_, _ = panel[(k-1)*padded+done-1], data[(k-1)*x.col+done-1]
+			w.copyRows(&panel[0], padded, &data[0], x.col, done/4, k)
+			break
 		}
 		done = rows
-	case x.col == 1 && w.four != nil:
-		for fours := k / 4; fours > 0 && done+4 <= rows; done += 4 {
-			w.four(&panel[done], padded, &x.data[done*x.row], x.row, fours)
+		for p := range k {
+			copy(panel[p*padded:p*padded+rows], data[p*x.col:])
+		}
+	case x.col == 1 && w.four != nil && fours > 0:
+		for ; done+4 <= rows; done += 4 {
+			_, _ = panel[(4*fours-1)*padded+done+3], data[(done+3)*x.row+4*fours-1]
+			w.four(&panel[done], padded, &data[done*x.row], x.row, fours)
 			for i := done; i < done+4; i++ {
 				for p := 4 * fours; p < k; p++ {
-					panel[p*padded+i] = x.data[i*x.row+p]
+					panel[p*padded+i] = data[i*x.row+p]
 				}
 			}
 		}
@@ -204,80 +242,92 @@ func (w *float64Kernels) packPanel(panel []float64, padded int, x view, rows, k 
 		for p := range k {
 			panel[p*padded+i] = 0
 			if i < rows {
-				panel[p*padded+i] = x.data[i*x.row+p*x.col]
+				panel[p*padded+i] = data[i*x.row+p*x.col]
 			}
 		}
 	}
 }
 
-// contraction is room for packed matrices.
-type contraction struct{ a, b panels[float64] }
+// contractions and blocks hold room for a packed matrix and for a block of one.
+var (
+	contractions = sync.Pool{New: func() any { return new(panels[float64]) }}
+	blocks       = sync.Pool{New: func() any { return new([]float64) }}
+)
 
-var contractions = sync.Pool{New: func() any { return new(contraction) }}
-
-// blockRows and blockCols are the part of C that one goroutine computes at a time:
-// a block of A of that many rows and of the depth stays in the second-level cache.
+// A goroutine computes blockRows rows of C at a time: a block of A of that many rows and
+// of the depth stays in the second-level cache. If there are fewer blocks than
+// goroutines, it computes blockCols columns of these, or a few times that.
 const (
 	blockRows = 96
 	blockCols = 192
 )
 
-// contract adds alpha·A·B, A [m,k] and B [k,n], to the wanted part of C [m,n], or
+// contract adds alpha·A·Bᵀ, A [m,k] and B [n,k], to the wanted part of C [m,n], or
 // sets it.
 func (w *float64Kernels) contract(m, n, k int, alpha float64, a, b view, add bool, c []float64, ldc int, wanted part, workers int) {
-	room := contractions.Get().(*contraction)
-	defer contractions.Put(room)
-	w.packRight(&room.b, b, n, k, workers)
-	contractRight(w, &w.tiles, room, &room.b, m, alpha, a, add, c, ldc, wanted, workers)
+	right := contractions.Get().(*panels[float64])
+	defer contractions.Put(right)
+	w.packRight(right, b, n, k, workers)
+	contractRight(w, &w.tiles, right, m, alpha, a, add, c, ldc, wanted, workers)
 }
 
 func (w *float64Kernels) packRight(to *panels[float64], b view, n, k, workers int) {
-	w.pack(to, b.transposed(), n, k, float64Vectors*w.width, w.width, workers)
+	w.pack(to, b, n, k, float64Vectors*w.width, w.width, workers)
 }
 
 // contractRight is contract for a packed B.
-func contractRight[T Real](w *float64Kernels, by *tiles, room *contraction, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
-	n, k := b.n, b.k
+func contractRight[T Real](w *float64Kernels, by *tiles, b *panels[T], m int, alpha float64, a view, add bool, c []float64, ldc int, wanted part, workers int) {
+	n := b.n
 	_ = c[(m-1)*ldc+n-1]
-	w.pack(&room.a, a, m, k, by.rows, by.rows, workers)
 	rows, cols := (m+blockRows-1)/blockRows, (n+blockCols-1)/blockCols
-	parallel.Each(workers, rows*cols, func(at int) {
-		i, j := at/cols*blockRows, at%cols*blockCols
-		i1, j1 := min(i+blockRows, m), min(j+blockCols, n)
-		if _, any := wanted.holds(i, j, i1-i, j1-j); any {
-			multiplyBlock(by, w.width, &room.a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
+	parts := 1
+	if workers > 1 {
+		parts = min(cols, (4*workers+rows-1)/rows)
+	}
+	width := (cols + parts - 1) / parts * blockCols
+	parallel.Each(workers, rows*parts, func(at int) {
+		i, j := at/parts*blockRows, at%parts*width
+		i1, j1 := min(i+blockRows, m), min(j+width, n)
+		if _, any := wanted.holds(i, j, i1-i, j1-j); j < j1 && any {
+			multiplyBlock(w, by, a, b, i, i1, j, j1, alpha, add, c, ldc, wanted)
 		}
 	})
 }
 
-func multiplyBlock[T Real](by *tiles, width int, left *panels[float64], right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
+func multiplyBlock[T Real](w *float64Kernels, by *tiles, left view, right *panels[T], i0, i1, j0, j1 int, alpha float64, add bool, c []float64, ldc int, wanted part) {
 	var edge [16 * 32]float64
 	tiles := tilesOf[T](by)
-	for p := 0; p < left.k; p += depth {
-		k := min(depth, left.k-p)
+	room := blocks.Get().(*[]float64)
+	defer blocks.Put(room)
+	if size := (i1 - i0 + by.rows - 1) / by.rows * by.rows * min(depth, right.k); len(*room) < size {
+		*room = make([]float64, size)
+	}
+	for p := 0; p < right.k; p += depth {
+		k := min(depth, right.k-p)
 		adding := 0
 		if add || p > 0 {
 			adding = 1
 		}
+		w.packPanels(*room, left, i0, i1, by.rows, by.rows, p, k)
 		for j := j0; j < j1; j += right.rows {
 			b, cols, padded := right.panel(j, p)
-			tile := tiles[padded/width]
-			k := right.end(j, p, k)
-			if k <= 0 {
+			tile := tiles[padded/w.width]
+			end := right.end(j, p, k)
+			if end <= 0 {
 				continue // adding 0 changes nothing
 			}
 			for i := i0; i < i1; i += by.rows {
-				a, rows, _ := left.panel(i, p)
+				a, rows := (*room)[(i-i0)*k:], min(by.rows, i1-i)
 				every, any := wanted.holds(i, j, rows, cols)
 				switch {
 				case !any:
 				case every && rows == by.rows && cols == padded:
-					tile(&a[0], &b[0], &c[i*ldc+j], k, ldc, alpha, adding)
+					tile(&a[0], &b[0], &c[i*ldc+j], end, ldc, alpha, adding)
 				default: // computed as a whole tile
 					for r := range rows * adding {
 						copy(edge[r*padded:], c[(i+r)*ldc+j:(i+r)*ldc+j+cols])
 					}
-					tile(&a[0], &b[0], &edge[0], k, padded, alpha, adding)
+					tile(&a[0], &b[0], &edge[0], end, padded, alpha, adding)
 					for r := range rows {
 						from, to := 0, cols
 						switch wanted {
@@ -309,22 +359,30 @@ type float64Products struct {
 	*float64Kernels
 }
 
-func (p float64Products) product(m, n, k int, alpha float64, a, b view, beta float64, c []float64, x, y []float64) {
+func (p float64Products) product(m, n, k int, alpha float64, tA, tB blas.Transpose, x, y []float64, beta float64, c []float64) {
 	if fits(m, n, k, beta, x, y, c) {
+		ldx, ldy := k, n
+		if tA != blas.NoTrans {
+			ldx = m
+		}
+		if tB != blas.NoTrans {
+			ldy = k
+		}
+		a, b := viewOf(tA, x, ldx), viewOf(transposed(tB), y, ldy)
 		p.contract(m, n, k, alpha, a, b, scale(m, n, beta, c, n, all), c, n, all, 1)
 	}
 }
 
 func (p float64Products) NN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
-	p.product(m, n, k, alpha, view{a, k, 1}, view{b, n, 1}, beta, c, a, b)
+	p.product(m, n, k, alpha, blas.NoTrans, blas.NoTrans, a, b, beta, c)
 }
 
 func (p float64Products) NT(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
-	p.product(m, n, k, alpha, view{a, k, 1}, view{b, 1, k}, beta, c, a, b)
+	p.product(m, n, k, alpha, blas.NoTrans, blas.Trans, a, b, beta, c)
 }
 
 func (p float64Products) TN(m, n, k int, alpha float64, a, b []float64, beta float64, c []float64) {
-	p.product(m, n, k, alpha, view{a, 1, m}, view{b, n, 1}, beta, c, a, b)
+	p.product(m, n, k, alpha, blas.Trans, blas.NoTrans, a, b, beta, c)
 }
 
 func (p float64Products) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []float64) {
@@ -345,7 +403,7 @@ func NewRight(n, k int, b []float32) *Right[float32] {
 	for i, v := range b[:n*k] {
 		wide[i] = float64(v)
 	}
-	r := newRight(n, k, view{wide, n, 1})
+	r := newRight(n, k, view{data: wide, row: 1, col: n})
 	narrow := make([]float32, len(r.packed.data))
 	for i, v := range r.packed.data {
 		narrow[i] = float32(v)
@@ -355,7 +413,7 @@ func NewRight(n, k int, b []float32) *Right[float32] {
 
 // NewRightTransposed packs Bᵀ for B [n,k], n and k above 0.
 func NewRightTransposed(n, k int, b []float64) *Right[float64] {
-	return newRight(n, k, view{b[:n*k], 1, k})
+	return newRight(n, k, view{data: b[:n*k], row: k, col: 1})
 }
 
 func newRight(n, k int, b view) *Right[float64] {
@@ -372,12 +430,10 @@ func (r *Right[T]) NN(m int, a, c []float64) {
 	if m == 0 {
 		return
 	}
-	room := contractions.Get().(*contraction)
-	defer contractions.Put(room)
 	n, k, workers := r.packed.n, r.packed.k, 1
 	by := r.kernels.tilesFor(m)
 	if m <= r.kernels.rows { // several cores read B faster than one
 		workers = workersFor(r.kernels.rows * n * k)
 	}
-	contractRight(&r.kernels, by, room, &r.packed, m, 1, view{a[:m*k], k, 1}, false, c, n, all, workers)
+	contractRight(&r.kernels, by, &r.packed, m, 1, view{data: a[:m*k], row: k, col: 1}, false, c, n, all, workers)
 }

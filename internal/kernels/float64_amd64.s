@@ -3617,62 +3617,286 @@ block:
 	VZEROUPPER
 	RET
 
+// func copyRows(dst *float64, ldd int, src *float64, lds int, fours int, n int)
+// Requires: AVX
+TEXT ·copyRows(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ ldd+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ lds+24(FP), BX
+	MOVQ fours+32(FP), SI
+	MOVQ n+40(FP), DI
+	SHLQ $0x03, CX
+	SHLQ $0x03, BX
+	CMPQ SI, $0x03
+	JE   three
+
+row:
+	XORQ R8, R8
+	MOVQ SI, R9
+
+four:
+	VMOVUPD (DX)(R8*1), Y0
+	VMOVUPD Y0, (AX)(R8*1)
+	ADDQ    $0x20, R8
+	DECQ    R9
+	JNZ     four
+	ADDQ    BX, DX
+	ADDQ    CX, AX
+	DECQ    DI
+	JNZ     row
+	VZEROUPPER
+	RET
+
+three:
+	VMOVUPD (DX), Y0
+	VMOVUPD Y0, (AX)
+	VMOVUPD 32(DX), Y0
+	VMOVUPD Y0, 32(AX)
+	VMOVUPD 64(DX), Y0
+	VMOVUPD Y0, 64(AX)
+	ADDQ    BX, DX
+	ADDQ    CX, AX
+	DECQ    DI
+	JNZ     three
+	VZEROUPPER
+	RET
+
 // func symmetricRows(a *float64, lda int, x *float64, y *float64, v *float64, sums *float64, n int)
 // Requires: AVX, FMA3, MMX+
 TEXT ·symmetricRows(SB), NOSPLIT, $0-56
 	MOVQ         a+0(FP), AX
 	MOVQ         lda+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         y+24(FP), BX
-	MOVQ         v+32(FP), SI
-	MOVQ         n+48(FP), DI
+	MOVQ         n+48(FP), DX
 	SHLQ         $0x03, CX
-	LEAQ         (CX)(CX*2), R8
-	LEAQ         (AX)(R8*2), R9
-	ADDQ         AX, R8
+	LEAQ         (CX)(CX*2), BX
+	LEAQ         (AX)(BX*2), SI
+	ADDQ         AX, BX
+	MOVQ         x+16(FP), DI
 	VXORPD       Y0, Y0, Y0
-	VBROADCASTSD (SI), Y1
+	VXORPD       Y1, Y1, Y1
 	VXORPD       Y2, Y2, Y2
-	VBROADCASTSD 8(SI), Y3
-	VXORPD       Y4, Y4, Y4
-	VBROADCASTSD 16(SI), Y5
-	VXORPD       Y6, Y6, Y6
-	VBROADCASTSD 24(SI), Y7
+	VXORPD       Y3, Y3, Y3
+	MOVQ         y+24(FP), R8
+	MOVQ         v+32(FP), R9
+	VBROADCASTSD (R9), Y4
+	VBROADCASTSD 8(R9), Y5
+	VBROADCASTSD 16(R9), Y6
+	VBROADCASTSD 24(R9), Y7
 
 loop:
-	VMOVUPD     (DX), Y8
-	VMOVUPD     (BX), Y9
+	VMOVUPD     (DI), Y8
+	VMOVUPD     (R8), Y9
 	PREFETCHT0  (AX)(CX*4)
-	PREFETCHT0  (R8)(CX*2)
-	PREFETCHT0  (R9)
-	PREFETCHT0  (R8)(CX*4)
+	PREFETCHT0  (BX)(CX*2)
+	PREFETCHT0  (SI)
+	PREFETCHT0  (BX)(CX*4)
 	VMOVUPD     (AX), Y10
 	VFMADD231PD Y10, Y8, Y0
-	VFMADD231PD Y10, Y1, Y9
+	VFMADD231PD Y10, Y4, Y9
 	VMOVUPD     (AX)(CX*1), Y10
-	VFMADD231PD Y10, Y8, Y2
-	VFMADD231PD Y10, Y3, Y9
-	VMOVUPD     (AX)(CX*2), Y10
-	VFMADD231PD Y10, Y8, Y4
+	VFMADD231PD Y10, Y8, Y1
 	VFMADD231PD Y10, Y5, Y9
-	VMOVUPD     (R8), Y10
-	VFMADD231PD Y10, Y8, Y6
+	VMOVUPD     (AX)(CX*2), Y10
+	VFMADD231PD Y10, Y8, Y2
+	VFMADD231PD Y10, Y6, Y9
+	VMOVUPD     (BX), Y10
+	VFMADD231PD Y10, Y8, Y3
 	VFMADD231PD Y10, Y7, Y9
-	VMOVUPD     Y9, (BX)
+	VMOVUPD     Y9, (R8)
 	ADDQ        $0x20, AX
-	ADDQ        $0x20, R8
-	ADDQ        $0x20, R9
-	ADDQ        $0x20, DX
 	ADDQ        $0x20, BX
-	DECQ        DI
+	ADDQ        $0x20, SI
+	ADDQ        $0x20, DI
+	ADDQ        $0x20, R8
+	DECQ        DX
 	JNZ         loop
-	VHADDPD     Y2, Y0, Y0
-	VHADDPD     Y6, Y4, Y4
-	VPERM2F128  $0x20, Y4, Y0, Y2
-	VPERM2F128  $0x31, Y4, Y0, Y6
-	VADDPD      Y6, Y2, Y2
+	VHADDPD     Y1, Y0, Y0
+	VHADDPD     Y3, Y2, Y2
+	VPERM2F128  $0x20, Y2, Y0, Y1
+	VPERM2F128  $0x31, Y2, Y0, Y3
+	VADDPD      Y3, Y1, Y1
 	MOVQ        sums+40(FP), AX
-	VMOVUPD     Y2, (AX)
+	VMOVUPD     Y1, (AX)
+	VZEROUPPER
+	RET
+
+// func rowsTimes(a *float64, lda int, x *float64, sums *float64, n int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·rowsTimes(SB), NOSPLIT, $0-40
+	MOVQ   a+0(FP), AX
+	MOVQ   lda+8(FP), CX
+	MOVQ   n+32(FP), DX
+	SHLQ   $0x03, CX
+	LEAQ   (CX)(CX*2), BX
+	LEAQ   (AX)(BX*2), SI
+	ADDQ   AX, BX
+	MOVQ   x+16(FP), DI
+	VXORPD Y0, Y0, Y0
+	VXORPD Y1, Y1, Y1
+	VXORPD Y2, Y2, Y2
+	VXORPD Y3, Y3, Y3
+
+loop:
+	VMOVUPD     (DI), Y4
+	PREFETCHT0  (AX)(CX*4)
+	PREFETCHT0  (BX)(CX*2)
+	PREFETCHT0  (SI)
+	PREFETCHT0  (BX)(CX*4)
+	VMOVUPD     (AX), Y5
+	VFMADD231PD Y5, Y4, Y0
+	VMOVUPD     (AX)(CX*1), Y5
+	VFMADD231PD Y5, Y4, Y1
+	VMOVUPD     (AX)(CX*2), Y5
+	VFMADD231PD Y5, Y4, Y2
+	VMOVUPD     (BX), Y5
+	VFMADD231PD Y5, Y4, Y3
+	ADDQ        $0x20, AX
+	ADDQ        $0x20, BX
+	ADDQ        $0x20, SI
+	ADDQ        $0x20, DI
+	DECQ        DX
+	JNZ         loop
+	VHADDPD     Y1, Y0, Y0
+	VHADDPD     Y3, Y2, Y2
+	VPERM2F128  $0x20, Y2, Y0, Y1
+	VPERM2F128  $0x31, Y2, Y0, Y3
+	VADDPD      Y3, Y1, Y1
+	MOVQ        sums+24(FP), AX
+	VMOVUPD     Y1, (AX)
+	VZEROUPPER
+	RET
+
+// func timesRows(a *float64, lda int, y *float64, v *float64, n int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·timesRows(SB), NOSPLIT, $0-40
+	MOVQ         a+0(FP), AX
+	MOVQ         lda+8(FP), CX
+	MOVQ         n+32(FP), DX
+	SHLQ         $0x03, CX
+	LEAQ         (CX)(CX*2), BX
+	LEAQ         (AX)(BX*2), SI
+	ADDQ         AX, BX
+	MOVQ         y+16(FP), DI
+	MOVQ         v+24(FP), R8
+	VBROADCASTSD (R8), Y0
+	VBROADCASTSD 8(R8), Y1
+	VBROADCASTSD 16(R8), Y2
+	VBROADCASTSD 24(R8), Y3
+
+loop:
+	VMOVUPD     (DI), Y4
+	PREFETCHT0  (AX)(CX*4)
+	PREFETCHT0  (BX)(CX*2)
+	PREFETCHT0  (SI)
+	PREFETCHT0  (BX)(CX*4)
+	VMOVUPD     (AX), Y5
+	VFMADD231PD Y5, Y0, Y4
+	VMOVUPD     (AX)(CX*1), Y5
+	VFMADD231PD Y5, Y1, Y4
+	VMOVUPD     (AX)(CX*2), Y5
+	VFMADD231PD Y5, Y2, Y4
+	VMOVUPD     (BX), Y5
+	VFMADD231PD Y5, Y3, Y4
+	VMOVUPD     Y4, (DI)
+	ADDQ        $0x20, AX
+	ADDQ        $0x20, BX
+	ADDQ        $0x20, SI
+	ADDQ        $0x20, DI
+	DECQ        DX
+	JNZ         loop
+	VZEROUPPER
+	RET
+
+// func secularTerms(poles *float64, squares *float64, step int, n int, x float64, sums *float64)
+// Requires: AVX, AVX2, FMA3
+TEXT ·secularTerms(SB), NOSPLIT, $0-48
+	MOVQ         poles+0(FP), AX
+	MOVQ         squares+8(FP), CX
+	MOVQ         step+16(FP), DX
+	MOVQ         n+24(FP), BX
+	SHLQ         $0x03, DX
+	VBROADCASTSD x+32(FP), Y0
+	VPCMPEQQ     Y1, Y1, Y1
+	VPSLLQ       $0x36, Y1, Y1
+	VPSRLQ       $0x02, Y1, Y1
+	VXORPD       Y2, Y2, Y2
+	VXORPD       Y3, Y3, Y3
+	VXORPD       Y4, Y4, Y4
+
+loop:
+	VMOVUPD      (AX), Y5
+	VSUBPD       Y0, Y5, Y5
+	VDIVPD       Y5, Y1, Y5
+	VMULPD       (CX), Y5, Y6
+	VADDPD       Y6, Y2, Y2
+	VFMADD231PD  Y6, Y5, Y3
+	VADDPD       Y2, Y4, Y4
+	ADDQ         DX, AX
+	ADDQ         DX, CX
+	DECQ         BX
+	JNZ          loop
+	MOVQ         sums+40(FP), AX
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPD       X0, X2, X2
+	VHADDPD      X2, X2, X2
+	VMOVSD       X2, (AX)
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPD       X0, X3, X3
+	VHADDPD      X3, X3, X3
+	VMOVSD       X3, 8(AX)
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPD       X0, X4, X4
+	VHADDPD      X4, X4, X4
+	VMOVSD       X4, 16(AX)
+	VZEROUPPER
+	RET
+
+// func quotients(products *float64, rows *float64, ld int, poles *float64, others *float64, n int)
+// Requires: AVX
+TEXT ·quotients(SB), NOSPLIT, $0-48
+	MOVQ    products+0(FP), AX
+	MOVQ    rows+8(FP), CX
+	MOVQ    ld+16(FP), DX
+	MOVQ    poles+24(FP), BX
+	MOVQ    others+32(FP), SI
+	MOVQ    n+40(FP), DI
+	SHLQ    $0x03, DX
+	VMOVUPD (AX), Y0
+	VMOVUPD (BX), Y1
+	VMOVUPD 32(AX), Y2
+	VMOVUPD 32(BX), Y3
+	VMOVUPD 64(AX), Y4
+	VMOVUPD 64(BX), Y5
+	VMOVUPD 96(AX), Y6
+	VMOVUPD 96(BX), Y7
+
+loop:
+	VBROADCASTSD (SI), Y8
+	VSUBPD       Y8, Y1, Y9
+	VMOVUPD      (CX), Y10
+	VDIVPD       Y9, Y10, Y10
+	VMULPD       Y10, Y0, Y0
+	VSUBPD       Y8, Y3, Y9
+	VMOVUPD      32(CX), Y10
+	VDIVPD       Y9, Y10, Y10
+	VMULPD       Y10, Y2, Y2
+	VSUBPD       Y8, Y5, Y9
+	VMOVUPD      64(CX), Y10
+	VDIVPD       Y9, Y10, Y10
+	VMULPD       Y10, Y4, Y4
+	VSUBPD       Y8, Y7, Y8
+	VMOVUPD      96(CX), Y9
+	VDIVPD       Y8, Y9, Y9
+	VMULPD       Y9, Y6, Y6
+	ADDQ         DX, CX
+	ADDQ         $0x08, SI
+	DECQ         DI
+	JNZ          loop
+	VMOVUPD      Y0, (AX)
+	VMOVUPD      Y2, 32(AX)
+	VMOVUPD      Y4, 64(AX)
+	VMOVUPD      Y6, 96(AX)
 	VZEROUPPER
 	RET
 

@@ -1066,63 +1066,150 @@ block:
 TEXT ·symmetricRows(SB), NOSPLIT, $0-56
 	MOVD a+0(FP), R0
 	MOVD lda+8(FP), R1
-	MOVD x+16(FP), R2
-	MOVD y+24(FP), R3
-	MOVD v+32(FP), R4
-	MOVD sums+40(FP), R5
-	MOVD n+48(FP), R6
+	MOVD n+48(FP), R2
 	LSL $3, R1
-	FLDPQ 0(R4), (F0, F1)
+	ADD R1, R0, R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	MOVD x+16(FP), R6
+	MOVD sums+40(FP), R7
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
 	WORD $0x4f000402 // movi v2.4s, #0x0
 	WORD $0x4f000403 // movi v3.4s, #0x0
 	WORD $0x4f000404 // movi v4.4s, #0x0
 	WORD $0x4f000405 // movi v5.4s, #0x0
-	ADD R1, R0, R7
 	WORD $0x4f000406 // movi v6.4s, #0x0
 	WORD $0x4f000407 // movi v7.4s, #0x0
-	ADD R1, R7, R8
-	WORD $0x4f000408 // movi v8.4s, #0x0
-	WORD $0x4f000409 // movi v9.4s, #0x0
-	ADD R1, R8, R9
+	MOVD y+24(FP), R8
+	MOVD v+32(FP), R9
+	FLDPQ 0(R9), (F8, F9)
 
 four:
-	FLDPQ 0(R2), (F10, F11)
-	FLDPQ 0(R3), (F12, F13)
+	FLDPQ 0(R6), (F10, F11)
+	ADD $32, R6
+	FLDPQ 0(R8), (F12, F13)
 	FLDPQ 0(R0), (F14, F15)
-	WORD $0x4e6acdc2 // fmla v2.2d, v14.2d, v10.2d
-	WORD $0x4fc011cc // fmla v12.2d, v14.2d, v0.d[0]
-	WORD $0x4e6bcde3 // fmla v3.2d, v15.2d, v11.2d
-	WORD $0x4fc011ed // fmla v13.2d, v15.2d, v0.d[0]
+	WORD $0x4e6acdc0 // fmla v0.2d, v14.2d, v10.2d
+	WORD $0x4fc811cc // fmla v12.2d, v14.2d, v8.d[0]
+	WORD $0x4e6bcde1 // fmla v1.2d, v15.2d, v11.2d
+	WORD $0x4fc811ed // fmla v13.2d, v15.2d, v8.d[0]
 	ADD $32, R0
-	FLDPQ 0(R7), (F16, F17)
-	WORD $0x4e6ace04 // fmla v4.2d, v16.2d, v10.2d
-	WORD $0x4fc01a0c // fmla v12.2d, v16.2d, v0.d[1]
-	WORD $0x4e6bce25 // fmla v5.2d, v17.2d, v11.2d
-	WORD $0x4fc01a2d // fmla v13.2d, v17.2d, v0.d[1]
-	ADD $32, R7
-	FLDPQ 0(R8), (F18, F19)
-	WORD $0x4e6ace46 // fmla v6.2d, v18.2d, v10.2d
-	WORD $0x4fc1124c // fmla v12.2d, v18.2d, v1.d[0]
-	WORD $0x4e6bce67 // fmla v7.2d, v19.2d, v11.2d
-	WORD $0x4fc1126d // fmla v13.2d, v19.2d, v1.d[0]
-	ADD $32, R8
-	FLDPQ 0(R9), (F20, F21)
-	WORD $0x4e6ace88 // fmla v8.2d, v20.2d, v10.2d
-	WORD $0x4fc11a8c // fmla v12.2d, v20.2d, v1.d[1]
-	WORD $0x4e6bcea9 // fmla v9.2d, v21.2d, v11.2d
-	WORD $0x4fc11aad // fmla v13.2d, v21.2d, v1.d[1]
-	ADD $32, R9
-	FSTPQ (F12, F13), 0(R3)
-	ADD $32, R2
+	FLDPQ 0(R3), (F16, F17)
+	WORD $0x4e6ace02 // fmla v2.2d, v16.2d, v10.2d
+	WORD $0x4fc81a0c // fmla v12.2d, v16.2d, v8.d[1]
+	WORD $0x4e6bce23 // fmla v3.2d, v17.2d, v11.2d
+	WORD $0x4fc81a2d // fmla v13.2d, v17.2d, v8.d[1]
 	ADD $32, R3
-	SUBS $1, R6
+	FLDPQ 0(R4), (F18, F19)
+	WORD $0x4e6ace44 // fmla v4.2d, v18.2d, v10.2d
+	WORD $0x4fc9124c // fmla v12.2d, v18.2d, v9.d[0]
+	WORD $0x4e6bce65 // fmla v5.2d, v19.2d, v11.2d
+	WORD $0x4fc9126d // fmla v13.2d, v19.2d, v9.d[0]
+	ADD $32, R4
+	FLDPQ 0(R5), (F20, F21)
+	WORD $0x4e6ace86 // fmla v6.2d, v20.2d, v10.2d
+	WORD $0x4fc91a8c // fmla v12.2d, v20.2d, v9.d[1]
+	WORD $0x4e6bcea7 // fmla v7.2d, v21.2d, v11.2d
+	WORD $0x4fc91aad // fmla v13.2d, v21.2d, v9.d[1]
+	ADD $32, R5
+	FSTPQ (F12, F13), 0(R8)
+	ADD $32, R8
+	SUBS $1, R2
 	BNE four
+	WORD $0x4e61d400 // fadd v0.2d, v0.2d, v1.2d
 	WORD $0x4e63d442 // fadd v2.2d, v2.2d, v3.2d
 	WORD $0x4e65d484 // fadd v4.2d, v4.2d, v5.2d
 	WORD $0x4e67d4c6 // fadd v6.2d, v6.2d, v7.2d
-	WORD $0x4e69d508 // fadd v8.2d, v8.2d, v9.2d
-	WORD $0x6e64d456 // faddp v22.2d, v2.2d, v4.2d
-	WORD $0x6e68d4d7 // faddp v23.2d, v6.2d, v8.2d
-	FSTPQ (F22, F23), 0(R5)
+	WORD $0x6e62d416 // faddp v22.2d, v0.2d, v2.2d
+	WORD $0x6e66d497 // faddp v23.2d, v4.2d, v6.2d
+	FSTPQ (F22, F23), 0(R7)
+	RET
+
+// func rowsTimes(a *float64, lda int, x, sums *float64, n int)
+TEXT ·rowsTimes(SB), NOSPLIT, $0-40
+	MOVD a+0(FP), R0
+	MOVD lda+8(FP), R1
+	MOVD n+32(FP), R2
+	LSL $3, R1
+	ADD R1, R0, R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	MOVD x+16(FP), R6
+	MOVD sums+24(FP), R7
+	WORD $0x4f000400 // movi v0.4s, #0x0
+	WORD $0x4f000401 // movi v1.4s, #0x0
+	WORD $0x4f000402 // movi v2.4s, #0x0
+	WORD $0x4f000403 // movi v3.4s, #0x0
+	WORD $0x4f000404 // movi v4.4s, #0x0
+	WORD $0x4f000405 // movi v5.4s, #0x0
+	WORD $0x4f000406 // movi v6.4s, #0x0
+	WORD $0x4f000407 // movi v7.4s, #0x0
+
+four:
+	FLDPQ 0(R6), (F8, F9)
+	ADD $32, R6
+	FLDPQ 0(R0), (F10, F11)
+	WORD $0x4e68cd40 // fmla v0.2d, v10.2d, v8.2d
+	WORD $0x4e69cd61 // fmla v1.2d, v11.2d, v9.2d
+	ADD $32, R0
+	FLDPQ 0(R3), (F12, F13)
+	WORD $0x4e68cd82 // fmla v2.2d, v12.2d, v8.2d
+	WORD $0x4e69cda3 // fmla v3.2d, v13.2d, v9.2d
+	ADD $32, R3
+	FLDPQ 0(R4), (F14, F15)
+	WORD $0x4e68cdc4 // fmla v4.2d, v14.2d, v8.2d
+	WORD $0x4e69cde5 // fmla v5.2d, v15.2d, v9.2d
+	ADD $32, R4
+	FLDPQ 0(R5), (F16, F17)
+	WORD $0x4e68ce06 // fmla v6.2d, v16.2d, v8.2d
+	WORD $0x4e69ce27 // fmla v7.2d, v17.2d, v9.2d
+	ADD $32, R5
+	SUBS $1, R2
+	BNE four
+	WORD $0x4e61d400 // fadd v0.2d, v0.2d, v1.2d
+	WORD $0x4e63d442 // fadd v2.2d, v2.2d, v3.2d
+	WORD $0x4e65d484 // fadd v4.2d, v4.2d, v5.2d
+	WORD $0x4e67d4c6 // fadd v6.2d, v6.2d, v7.2d
+	WORD $0x6e62d412 // faddp v18.2d, v0.2d, v2.2d
+	WORD $0x6e66d493 // faddp v19.2d, v4.2d, v6.2d
+	FSTPQ (F18, F19), 0(R7)
+	RET
+
+// func timesRows(a *float64, lda int, y, v *float64, n int)
+TEXT ·timesRows(SB), NOSPLIT, $0-40
+	MOVD a+0(FP), R0
+	MOVD lda+8(FP), R1
+	MOVD n+32(FP), R2
+	LSL $3, R1
+	ADD R1, R0, R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	MOVD y+16(FP), R6
+	MOVD v+24(FP), R7
+	FLDPQ 0(R7), (F0, F1)
+
+four:
+	FLDPQ 0(R6), (F2, F3)
+	FLDPQ 0(R0), (F4, F5)
+	WORD $0x4fc01082 // fmla v2.2d, v4.2d, v0.d[0]
+	WORD $0x4fc010a3 // fmla v3.2d, v5.2d, v0.d[0]
+	ADD $32, R0
+	FLDPQ 0(R3), (F6, F7)
+	WORD $0x4fc018c2 // fmla v2.2d, v6.2d, v0.d[1]
+	WORD $0x4fc018e3 // fmla v3.2d, v7.2d, v0.d[1]
+	ADD $32, R3
+	FLDPQ 0(R4), (F8, F9)
+	WORD $0x4fc11102 // fmla v2.2d, v8.2d, v1.d[0]
+	WORD $0x4fc11123 // fmla v3.2d, v9.2d, v1.d[0]
+	ADD $32, R4
+	FLDPQ 0(R5), (F10, F11)
+	WORD $0x4fc11942 // fmla v2.2d, v10.2d, v1.d[1]
+	WORD $0x4fc11963 // fmla v3.2d, v11.2d, v1.d[1]
+	ADD $32, R5
+	FSTPQ (F2, F3), 0(R6)
+	ADD $32, R6
+	SUBS $1, R2
+	BNE four
 	RET
 

@@ -77,10 +77,6 @@ func TestBLAS(t *testing.T) {
 			compare("Dsyr2k", s, func(f blas.Float64, c []float64) {
 				f.Dsyr2k(ul, tA, m, k, alpha, a, lda, a2, lda, beta, c, lds)
 			})
-			x, y := normals64(rng, 2*m), normals64(rng, 3*m)
-			compare("Dsymv", y, func(f blas.Float64, y []float64) {
-				f.Dsymv(ul, m, alpha, s, lds, x, 2, beta, y, 3)
-			})
 			order := m
 			if side == blas.Right {
 				order = n
@@ -134,6 +130,121 @@ func TestFloat64Products(t *testing.T) {
 					if v != nn[i*n+j] || !(math.Abs(v-want) < 1e-11) {
 						t.Fatalf("[%d, %d] is %g alone and %g among others, want %g", i, j, v, nn[i*n+j], want)
 					}
+				}
+			}
+		})
+	})
+}
+
+// close64 reports whether numbers are equal up to rounding.
+func close64(got, want float64) bool { return math.Abs(got-want) <= 1e-11*(1+math.Abs(want)) }
+
+// TestRowsTimes compares products of a matrix and a vector with sums, for rows that are
+// longer than the vector and for all remainders of four. What is outside of the matrix
+// does not matter.
+func TestRowsTimes(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			m, n := rapid.IntRange(0, 9).Draw(t, "m"), rapid.IntRange(1, 90).Draw(t, "n")
+			lda := n + rapid.IntRange(0, 5).Draw(t, "apart")
+			a, x, v := normals64(rng, m*lda), normals64(rng, n), normals64(rng, m)
+			if m > 0 {
+				a = a[:(m-1)*lda+n]
+			}
+			sums, y := normals64(rng, m), normals64(rng, n)
+			want := slices.Clone(y)
+			RowsTimes(a, lda, x, sums)
+			TimesRows(v, a, lda, y)
+			for i := range m {
+				var sum float64
+				for j := range n {
+					sum += a[i*lda+j] * x[j]
+					want[j] += v[i] * a[i*lda+j]
+				}
+				if !close64(sums[i], sum) {
+					t.Fatalf("row %d: %g, want %g", i, sums[i], sum)
+				}
+			}
+			for j, w := range want {
+				if !close64(y[j], w) {
+					t.Fatalf("column %d: %g, want %g", j, y[j], w)
+				}
+			}
+		})
+	})
+}
+
+// TestSymmetricTimes compares the product with sums. It must not read the other triangle.
+func TestSymmetricTimes(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng := rngOf(t)
+			n := rapid.IntRange(0, 90).Draw(t, "n")
+			lda := n + rapid.IntRange(0, 5).Draw(t, "apart")
+			a, x, y := normals64(rng, n*lda), normals64(rng, n), normals64(rng, n+1)
+			beyond := y[n]
+			for i := range n {
+				for j := i + 1; j < lda; j++ {
+					a[i*lda+j] = math.NaN()
+				}
+			}
+			SymmetricTimes(n, a, lda, x, y)
+			for i := range n {
+				var want float64
+				for j := range n {
+					want += a[max(i, j)*lda+min(i, j)] * x[j]
+				}
+				if !close64(y[i], want) {
+					t.Fatalf("%d of %d: %g, want %g", i, n, y[i], want)
+				}
+			}
+			if y[n] != beyond {
+				t.Fatal("it writes beyond the numbers")
+			}
+		})
+	})
+}
+
+// TestSecular compares sums and products over poles with their definitions.
+func TestSecular(t *testing.T) {
+	forEachFloat64(t, func(t *testing.T) {
+		check(t, func(t *rapid.T) {
+			rng, backwards := rngOf(t), rapid.Bool().Draw(t, "backwards")
+			n := rapid.IntRange(0, 40).Draw(t, "n")
+			poles, squares, x := normals64(rng, n), normals64(rng, n), 0.01
+			var want, slopes, sizes float64
+			for i, v := range poles {
+				poles[i], squares[i] = math.Abs(v)+1, math.Abs(squares[i])
+				if !backwards {
+					poles[i] *= -1
+				}
+				want += squares[i] / (poles[i] - x)
+				slopes += squares[i] / ((poles[i] - x) * (poles[i] - x))
+				sizes += math.Abs(squares[i] / (poles[i] - x))
+			}
+			sum, slope, size := SecularTerms(poles, squares, backwards, x)
+			if !close64(sum, want) || !close64(slope, slopes) {
+				t.Fatalf("sum %g and slope %g of %d, want %g and %g", sum, slope, n, want, slopes)
+			}
+			// Each term is part of the sums after it.
+			if steps := float64(n/4 + 3); size < sizes*(1-1e-12) || size > steps*sizes*(1+1e-12) {
+				t.Fatalf("size %g of terms whose sizes sum to %g", size, sizes)
+			}
+
+			ld := SecularWidth + rapid.IntRange(0, 5).Draw(t, "apart")
+			rows, others, columns := normals64(rng, n*ld), normals64(rng, n), normals64(rng, SecularWidth)
+			products := normals64(rng, SecularWidth+1)
+			expected := slices.Clone(products)
+			for j, other := range others {
+				for i, pole := range columns {
+					expected[i] *= rows[j*ld+i] / (pole - other)
+				}
+			}
+			Quotients(products, rows, ld, columns, others)
+			for i, w := range expected {
+				if !(math.Abs(products[i]-w) <= 1e-12*math.Abs(w)) {
+					t.Fatalf("product %d of %d: %g, want %g", i, n, products[i], w)
 				}
 			}
 		})
@@ -305,13 +416,13 @@ func TestAtLeast(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	for _, name := range Names() {
+	for _, name := range Sets() {
 		if c := choose(name); c.name != name || c.err != nil {
 			t.Errorf("%s: chose %s, %v", name, c.name, c.err)
 		}
 	}
 	c := choose("sse9")
-	if c.name != Names()[0] || c.err == nil || !strings.Contains(c.err.Error(), strings.Join(Names(), ", ")) {
+	if c.name != Sets()[0] || c.err == nil || !strings.Contains(c.err.Error(), strings.Join(Sets(), ", ")) {
 		t.Errorf("unknown kernels: chose %s, %v", c.name, c.err)
 	}
 }

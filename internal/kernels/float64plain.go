@@ -10,7 +10,9 @@ var plainFloat64 = float64Kernels{
 		[float64Vectors + 1]tileOf[float32]{1: plainTile[float32](1), 2: plainTile[float32](2), 3: plainTile[float32](3)},
 	},
 	width:         plainWidth,
-	symmetricRows: plainSymmetricRows, dot32: plainDot[float32], dot64: plainDot[float64],
+	symmetricRows: plainSymmetricRows, rowsTimes: plainRowsTimes, timesRows: plainTimesRows,
+	secularTerms: plainSecularTerms, quotients: plainQuotients,
+	dot32: plainDot[float32], dot64: plainDot[float64],
 	below: plainBelow, atLeast: plainAtLeast,
 }
 
@@ -22,6 +24,55 @@ func plainSymmetricRows(aAt *float64, lda int, xAt, yAt, vAt, sumsAt *float64, n
 		for j, w := range a[i*lda : i*lda+4*n] {
 			sums[i] += w * x[j]
 			y[j] += w * v[i]
+		}
+	}
+}
+
+func plainRowsTimes(aAt *float64, lda int, xAt, sumsAt *float64, n int) {
+	a, x, sums := unsafe.Slice(aAt, 3*lda+4*n), unsafe.Slice(xAt, 4*n), unsafe.Slice(sumsAt, 4)
+	for i := range 4 {
+		sums[i] = 0
+		for j, w := range a[i*lda : i*lda+4*n] {
+			sums[i] += w * x[j]
+		}
+	}
+}
+
+func plainTimesRows(aAt *float64, lda int, yAt, vAt *float64, n int) {
+	a, y, v := unsafe.Slice(aAt, 3*lda+4*n), unsafe.Slice(yAt, 4*n), unsafe.Slice(vAt, 4)
+	for i, by := range v {
+		for j, w := range a[i*lda : i*lda+4*n] {
+			y[j] += w * by
+		}
+	}
+}
+
+func plainSecularTerms(polesAt, squaresAt *float64, step, n int, x float64, sumsAt *float64) {
+	var sum, slope, size [4]float64
+	for at := range n {
+		poles, squares := unsafe.Slice(polesAt, 4), unsafe.Slice(squaresAt, 4)
+		for i, v := range poles {
+			t := 1 / (v - x)
+			u := squares[i] * t
+			sum[i] += u
+			slope[i] += u * t
+			size[i] += sum[i]
+		}
+		if at < n-1 {
+			polesAt, squaresAt = (*float64)(unsafe.Add(unsafe.Pointer(polesAt), 8*step)), (*float64)(unsafe.Add(unsafe.Pointer(squaresAt), 8*step))
+		}
+	}
+	for i, of := range [][4]float64{sum, slope, size} {
+		unsafe.Slice(sumsAt, 3)[i] = of[0] + of[1] + (of[2] + of[3])
+	}
+}
+
+func plainQuotients(productsAt, rowsAt *float64, ld int, polesAt, othersAt *float64, n int) {
+	products, rows := unsafe.Slice(productsAt, SecularWidth), unsafe.Slice(rowsAt, (n-1)*ld+SecularWidth)
+	poles := unsafe.Slice(polesAt, SecularWidth)
+	for j, other := range unsafe.Slice(othersAt, n) {
+		for i, v := range rows[j*ld : j*ld+SecularWidth] {
+			products[i] *= v / (poles[i] - other)
 		}
 	}
 }

@@ -186,7 +186,22 @@ func atLeastAVX512(x *float32, floor float32, bits *byte, n int)
 func packFour(dst *float64, ldd int, src *float64, lds, n int)
 
 //go:noescape
+func copyRows(dst *float64, ldd int, src *float64, lds, fours, n int)
+
+//go:noescape
 func symmetricRows(a *float64, lda int, x, y, v, sums *float64, n int)
+
+//go:noescape
+func rowsTimes(a *float64, lda int, x, sums *float64, n int)
+
+//go:noescape
+func timesRows(a *float64, lda int, y, v *float64, n int)
+
+//go:noescape
+func secularTerms(poles, squares *float64, step, n int, x float64, sums *float64)
+
+//go:noescape
+func quotients(products, rows *float64, ld int, poles, others *float64, n int)
 
 //go:noescape
 func pairsAVX2(a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32)

@@ -37,3 +37,9 @@ func packFour(dst *float64, ldd int, src *float64, lds, n int)
 
 //go:noescape
 func symmetricRows(a *float64, lda int, x, y, v, sums *float64, n int)
+
+//go:noescape
+func rowsTimes(a *float64, lda int, x, sums *float64, n int)
+
+//go:noescape
+func timesRows(a *float64, lda int, y, v *float64, n int)

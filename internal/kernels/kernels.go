@@ -5,7 +5,8 @@
 // Assembly that asm generates computes float32, and matrix products of float64,
 // with AVX-512 or AVX2 and FMA if the processor has them, and with NEON on arm64.
 // Plain Go computes everything else, and everything with the build tag noasm. The
-// environment variable MLRBFN_KERNELS=avx512|avx2|neon|go chooses a set of kernels.
+// environment variable MLRBFN_KERNELS=amx|avx512|avx2|neon|go chooses a set of kernels;
+// amx is avx512 with products of bytes in the tiles of AMX, for coarse products alone.
 // It is read when a kernel is first needed. Check reports a value that the
 // processor or the build does not have; the fastest kernels are then used.
 //
@@ -22,6 +23,7 @@ package kernels
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -132,10 +134,19 @@ func VectorsOf[T Real]() Vectors[T] {
 }
 
 // Name returns the kernels that float32 uses: avx512, avx2, neon or go.
-func Name() string { return chosen().name }
+func Name() string { return chosen().kernels }
 
-// Names lists the kernels that this machine and build have, the fastest first.
+// Names lists those that this machine and build have, the fastest first.
 func Names() []string {
+	names := Sets()
+	return slices.DeleteFunc(names, func(name string) bool { return name == "amx" })
+}
+
+// Set returns the set in use: amx or Name.
+func Set() string { return chosen().name }
+
+// Sets lists the sets that this machine and build have, the fastest first.
+func Sets() []string {
 	var names []string
 	for _, s := range available() {
 		names = append(names, s.name)
@@ -146,6 +157,7 @@ func Names() []string {
 // set is one implementation for float32.
 type set struct {
 	name     string
+	kernels  string // those of float32
 	products func() Products[float32]
 	vectors  Vectors[float32]
 }
@@ -153,6 +165,7 @@ type set struct {
 // plain is the set that every machine has.
 var plain = set{
 	name:     "go",
+	kernels:  "go",
 	products: func() Products[float32] { return &plainProducts[float32]{} },
 	vectors:  plainVectors[float32]{},
 }
@@ -180,7 +193,7 @@ func choose(name string) *choice {
 			return &choice{s, float64Of(s.name), nil}
 		}
 	}
-	err := fmt.Errorf("%s=%s: this machine and build have %s", Variable, name, strings.Join(Names(), ", "))
+	err := fmt.Errorf("%s=%s: this machine and build have %s", Variable, name, strings.Join(Sets(), ", "))
 	return &choice{sets[0], float64Of(sets[0].name), err}
 }
 

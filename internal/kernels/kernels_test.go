@@ -122,12 +122,12 @@ func TestProducts(t *testing.T) {
 	})
 }
 
-// TestBank compares products with a packed matrix with sums. A row alone must be
-// bit-identical to the same row among others.
+// TestBank compares products with a packed matrix with sums. Some rows among others, with
+// a part of the bank, must be bit-identical to themselves.
 func TestBank(t *testing.T) {
 	before := *chosen()
 	defer func() { *chosen() = before }()
-	for _, name := range Names() {
+	for _, name := range Sets() {
 		*chosen() = *choose(name)
 		t.Run(name, func(t *testing.T) {
 			check(t, func(r *rapid.T) {
@@ -136,10 +136,15 @@ func TestBank(t *testing.T) {
 				rng := rngOf(r)
 				unit := func(rows int) []float32 {
 					x := normals(t, rng, rows*k)
-					if rng.IntN(4) == 0 { // one large number: the largest sums
+					switch rng.IntN(4) {
+					case 0: // one large number: the largest sums
 						clear(x)
 						for i := range rows {
 							x[i*k+k-1] = -1
+						}
+					case 1: // one that is larger than the others
+						for i := range rows {
+							x[i*k] *= 100
 						}
 					}
 					for i := range rows {
@@ -151,7 +156,8 @@ func TestBank(t *testing.T) {
 					}
 					return x
 				}
-				a, b, c, row := unit(m), unit(n), guarded(t, m*n), guarded(t, n)
+				a, b, c := unit(m), unit(n), guarded(t, m*n)
+				clear(a[:k])
 				var bank Bank
 				for _, coarse := range []bool{true, false} {
 					bank.Reset(n, k, coarse)
@@ -159,16 +165,24 @@ func TestBank(t *testing.T) {
 					for panel := range panels {
 						bank.Set(panel, b[panel*high*k:min((panel+1)*high, n)*k])
 					}
-					bank.Times(m, a, c)
-					for i := range m {
-						bank.Times(1, a[i*k:], row)
-						if !slices.Equal(row, c[i*n:(i+1)*n]) {
-							t.Fatal("a row alone gives other products")
+					left := NewLeft(a, k, coarse)
+					left.Set(0, m)
+					bank.Times(left, 0, m, 0, n, c)
+					i0, j0 := rng.IntN((m+Rows-1)/Rows)*Rows, rng.IntN(panels)*high
+					i1, j1 := i0+1+rng.IntN(m-i0), j0+1+rng.IntN(n-j0)
+					some := guarded(t, (i1-i0)*(j1-j0))
+					bank.Times(left, i0, i1, j0, j1, some)
+					for i := i0; i < i1; i++ {
+						if !slices.Equal(some[(i-i0)*(j1-j0):(i-i0+1)*(j1-j0)], c[i*n+j0:i*n+j1]) {
+							t.Fatal("some rows give other products")
 						}
-						for j, v := range row {
+					}
+					for i := range m {
+						above, below := bank.Slack(left, i)
+						for j, v := range c[i*n : (i+1)*n] {
 							want := Dot(a[i*k:(i+1)*k], b[j*k:(j+1)*k])
-							if !(math.Abs(float64(v)-want) <= bank.Slack()) {
-								t.Fatalf("coarse %t: [%d, %d] is %g, want %g", coarse, i, j, v, want)
+							if !(want <= float64(v)+above) || !(want >= float64(v)-below) {
+								t.Fatalf("coarse %t: [%d, %d] is %g, want %g (at most %g more, %g less)", coarse, i, j, v, want, above, below)
 							}
 						}
 					}
@@ -176,6 +190,57 @@ func TestBank(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBytes holds products of bytes against sums of integers.
+func TestBytes(t *testing.T) {
+	if !slices.Contains(Sets(), "amx") {
+		t.Skip("this machine or build has no AMX")
+	}
+	before := *chosen()
+	defer func() { *chosen() = before }()
+	*chosen() = *choose("amx")
+	check(t, func(r *rapid.T) {
+		m, n, k := rapid.IntRange(1, 70).Draw(r, "m"), rapid.IntRange(1, 100).Draw(r, "n"), rapid.IntRange(1, 300).Draw(r, "k")
+		rng := rngOf(r)
+		draw := func(rows int) []float32 { // k numbers of at most largestByte, one of which is that
+			x := guarded(t, rows*k)
+			for i := range x {
+				x[i] = float32(rng.IntN(2*largestByte+1)-largestByte) / 4096
+				if i%k == rng.IntN(k) || i%k == k-1 {
+					x[i] = -largestByte / 4096.
+				}
+			}
+			return x
+		}
+		a, b, c := draw(m), draw(n), guarded(t, m*n)
+		var bank Bank
+		bank.Reset(n, k, true)
+		for panel := range (n + byteRows - 1) / byteRows {
+			bank.Set(panel, b[panel*byteRows*k:min((panel+1)*byteRows, n)*k])
+		}
+		left := NewLeft(a, k, true)
+		left.Set(0, m)
+		clear(bank.scale) // and with it the errors
+		for j := range n {
+			bank.scale[j/byteRows*2*byteRows+j%byteRows] = 1
+		}
+		for i := range m {
+			left.scale[2*i] = 1
+		}
+		bank.Times(left, 0, m, 0, n, c)
+		for i := range m {
+			for j := range n {
+				var want float32
+				for p := range k {
+					want += a[i*k+p] * b[j*k+p] * (1 << 24) // exact
+				}
+				if c[i*n+j] != want {
+					t.Fatalf("[%d, %d] of %d×%d×%d is %g, want %g", i, j, m, n, k, c[i*n+j], want)
+				}
+			}
+		}
+	})
 }
 
 // TestSquaredDistancesGradient compares it with plain float64, with and without the

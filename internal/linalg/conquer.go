@@ -183,8 +183,7 @@ func (c *conquest) turnKept(from, half, to int, kept, still []int, rho float64, 
 		others[at] = c.d[row]
 	}
 
-	turns := func(j int) []float64 { return c.turns[corner+j*n : corner+j*n+k] }
-	secular(rho, poles, weights, c.d[from:from+k], turns, place)
+	secular(rho, poles, weights, c.d[from:from+k], c.turns[corner:], n, place)
 	copy(c.d[from+k:to], others)
 
 	var b kernels.BLAS

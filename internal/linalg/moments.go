@@ -103,8 +103,8 @@ const (
 	// For long rows, the covariance itself takes more memory than the block.
 	block = 1024
 	// blockBytes bounds the block for means, whose sums always follow the order of
-	// the rows.
-	blockBytes = 32 << 20
+	// the rows; it stays in a cache.
+	blockBytes = 1 << 20
 )
 
 func covariance(ctx context.Context, r Rows, centre func(row int) []float64) (*mat.SymDense, error) {

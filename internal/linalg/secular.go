@@ -3,22 +3,24 @@ package linalg
 import (
 	"math"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // secular finds the eigenvalues of diag(poles) + rho·z·zᵀ, rho > 0, for ascending
-// poles and a z without zeros. It puts the eigenvector of value j into row(j), whose
-// element i is that of pole place[i].
+// poles and a z without zeros. It puts the eigenvector of value j into row j of rows, ld
+// apart, whose element i is that of pole place[i].
 //
 // Eigenvectors come from the z for which the computed values are exact (Gu and
 // Eisenstat 1994), so that they are orthogonal however near values are to each other.
-func secular(rho float64, poles, z, values []float64, row func(j int) []float64, place []int) {
+func secular(rho float64, poles, z, values, rows []float64, ld int, place []int) {
 	k := len(poles)
+	row := func(j int) []float64 { return rows[j*ld : j*ld+k] }
 	squares := make([]float64, k)
 	for i, v := range z {
 		squares[i] = v * v
 	}
-	const block = 16
+	const block = kernels.SecularWidth
 	workers, blocks := workersOf(k), (k+block-1)/block
 	parallel.Each(workers, blocks, func(at int) {
 		for j := at * block; j < min(at*block+block, k); j++ {
@@ -33,12 +35,23 @@ func secular(rho float64, poles, z, values []float64, row func(j int) []float64,
 		for i := range products {
 			products[i] = 1
 		}
-		for j := range k {
-			for i, difference := range row(j)[from:to] {
-				if from+i != j {
-					difference /= poles[from+i] - poles[j]
+		few := func(first, past int) {
+			for j := first; j < past; j++ {
+				for i, difference := range row(j)[from:to] {
+					if from+i != j {
+						difference /= poles[from+i] - poles[j]
+					}
+					products[i] *= difference
 				}
-				products[i] *= difference
+			}
+		}
+		if to-from < block {
+			few(0, k)
+		} else {
+			kernels.Quotients(products, rows[from:], ld, poles[from:], poles[:from])
+			few(from, to)
+			if to < k {
+				kernels.Quotients(products, rows[to*ld+from:], ld, poles[from:], poles[to:])
 			}
 		}
 		for i, product := range products {
@@ -54,9 +67,9 @@ func secular(rho float64, poles, z, values []float64, row func(j int) []float64,
 				vector[i] = exact[i] / difference
 				sum += vector[i] * vector[i]
 			}
-			length := math.Sqrt(sum)
+			scale := 1 / math.Sqrt(sum)
 			for to, i := range place {
-				x[to] = vector[i] / length
+				x[to] = vector[i] * scale
 			}
 		}
 	})
@@ -85,22 +98,10 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 	// f at x: its terms up to pole p and their derivative, those of the other poles,
 	// and how large an error of f can be, in units of the rounding.
 	terms := func(x float64) (below, slopeBelow, above, slopeAbove, size float64) {
-		d, s := differences[:p+1], squares[:p+1]
-		for i, v := range d {
-			t := 1 / (v - x)
-			u := s[i] * t
-			below += u
-			slopeBelow += u * t
-			size -= below
-		}
-		for i := k - 1; i > p; i-- {
-			t := 1 / (differences[i] - x)
-			u := squares[i] * t
-			above += u
-			slopeAbove += u * t
-			size += math.Abs(above)
-		}
-		return
+		var sizeAbove float64
+		below, slopeBelow, size = kernels.SecularTerms(differences[:p+1], squares[:p+1], false, x)
+		above, slopeAbove, sizeAbove = kernels.SecularTerms(differences[p+1:], squares[p+1:], true, x)
+		return below, slopeBelow, above, slopeAbove, size + sizeAbove
 	}
 
 	var x, low, high float64

@@ -34,15 +34,18 @@ func tridiagonalise(n int, a []float64) *tridiagonal {
 	var lapack gonum.Implementation
 	var b kernels.BLAS
 	w := make([]float64, reduced*n) // A changes by −Σ v·wᵀ + w·vᵀ
+	// Of the rows that are reduced, an element of each v and w, or its product with v.
+	fromV, fromW := make([]float64, reduced), make([]float64, reduced)
 	for last := n; last > 1; {
 		first := max(last-reduced, 1)
 		for i := last - 1; i >= first; i-- {
 			row := a[i*n : i*n+i+1]
-			for j := i + 1; j < last; j++ {
-				vj, wj := a[j*n:j*n+i+1], w[(j-first)*n:]
-				b.Daxpy(i+1, -vj[i], wj, 1, row, 1)
-				b.Daxpy(i+1, -wj[i], vj, 1, row, 1)
+			vs, ws, count := a[(i+1)*n:], w[(i+1-first)*n:], last-1-i
+			for j := range count {
+				fromV[j], fromW[j] = -vs[j*n+i], -ws[j*n+i]
 			}
+			kernels.TimesRows(fromV[:count], ws, n, row)
+			kernels.TimesRows(fromW[:count], vs, n, row)
 			t.d[i] = row[i]
 			t.e[i-1], t.tau[i] = lapack.Dlarfg(i, row[i-1], row[:i-1], 1)
 			v, wi := row[:i], w[(i-first)*n:(i-first)*n+i]
@@ -51,13 +54,14 @@ func tridiagonalise(n int, a []float64) *tridiagonal {
 				clear(wi)
 				continue
 			}
-			b.Dsymv(blas.Lower, i, 1, a, n, v, 1, 0, wi, 1)
-			for j := i + 1; j < last; j++ {
-				vj, wj := a[j*n:j*n+i], w[(j-first)*n:(j-first)*n+i]
-				fromV, fromW := kernels.Dot(wj, v), kernels.Dot(vj, v)
-				b.Daxpy(i, -fromV, vj, 1, wi, 1)
-				b.Daxpy(i, -fromW, wj, 1, wi, 1)
+			kernels.SymmetricTimes(i, a, n, v, wi)
+			kernels.RowsTimes(ws, n, v, fromV[:count])
+			kernels.RowsTimes(vs, n, v, fromW[:count])
+			for j := range count {
+				fromV[j], fromW[j] = -fromV[j], -fromW[j]
 			}
+			kernels.TimesRows(fromV[:count], vs, n, wi)
+			kernels.TimesRows(fromW[:count], ws, n, wi)
 			b.Dscal(i, t.tau[i], wi, 1)
 			b.Daxpy(i, -t.tau[i]/2*kernels.Dot(wi, v), v, 1, wi, 1)
 		}
@@ -87,7 +91,7 @@ func (t *tridiagonal) turn(x, room []float64) {
 		for i := first; i < last; i++ {
 			clear(v[i*n+i : i*n+width])
 		}
-		b.Dgemm(blas.NoTrans, blas.Trans, count, count, width, 1, v[first*n:], n, v[first*n:], n, 0, products, count)
+		b.Dsyrk(blas.Lower, blas.NoTrans, count, width, 1, v[first*n:], n, 0, products, count)
 		for k := range count {
 			tau := t.tau[first+k]
 			for i := range k {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
@@ -22,7 +23,8 @@ type State struct {
 	Share   float64        `json:"share,omitempty"` // of all bytes that are read, where Total is not known
 	Failed  map[string]int `json:"failed"`
 	Began   time.Time      `json:"began"`
-	Moved   time.Time      `json:"moved"` // when an image was last through
+	Moved   time.Time      `json:"moved"`             // when an image was last through
+	Sending bool           `json:"sending,omitempty"` // all are through, and what they gave goes to a bucket
 	Ended   bool           `json:"ended"`
 	Stopped bool           `json:"stopped"` // interrupted, or failed
 	Host    string         `json:"host"`
@@ -54,6 +56,10 @@ type Recorder struct {
 	mu      sync.Mutex
 	state   State
 	written time.Time
+
+	send    func(text []byte) // nil unless the state is sent to a bucket; without a text it is deleted there
+	sent    time.Time
+	sending *parallel.Task[struct{}]
 }
 
 // every is how often the file is written.
@@ -82,6 +88,7 @@ func (r *Recorder) Update(change func(*State)) {
 	if now.Sub(r.written) >= every {
 		r.write(now)
 	}
+	r.sendNow(now)
 }
 
 // Share records which part of all bytes is read.
@@ -92,38 +99,39 @@ func (r *Recorder) Know(images int) {
 	r.Update(func(s *State) { s.Known, s.Done = s.Known+images, s.Done+images })
 }
 
-// End records the end of a run that has done all.
-func (r *Recorder) End() {
+// Sends records that all images are through, and that what they gave is sent to a bucket.
+func (r *Recorder) Sends() { r.Update(func(s *State) { s.Sending, s.Moved = true, time.Now() }) }
+
+// End records the end of a run: one that has done all, or one that was interrupted or
+// failed. Of a run that had nothing to do nothing is recorded.
+func (r *Recorder) End(err error) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.Ended = true
-	r.write(time.Now())
+	r.state.Ended, r.state.Stopped = err == nil, err != nil
+	if err != nil || !r.written.IsZero() {
+		r.write(time.Now())
+	}
+	r.sendLast()
 }
 
-// Stop records the end of a run that was interrupted, or failed.
-func (r *Recorder) Stop() {
-	if r == nil {
-		return
+// text is the state as it is written.
+func (r *Recorder) text() []byte {
+	text, err := json.Marshal(r.state)
+	if err != nil {
+		panic(err) // of numbers, strings and times
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.state.Stopped = true
-	r.write(time.Now())
+	return append(text, '\n')
 }
 
 // write replaces the file. A failure is of no account: the next one may succeed.
 func (r *Recorder) write(now time.Time) {
 	r.written = now
-	text, err := json.Marshal(r.state)
-	if err != nil {
-		return
-	}
 	dir, name := filepath.Split(r.path)
 	temp := filepath.Join(dir, "."+name+".tmp")
-	if os.WriteFile(temp, append(text, '\n'), 0o666) == nil && os.Rename(temp, r.path) != nil {
+	if os.WriteFile(temp, r.text(), 0o666) == nil && os.Rename(temp, r.path) != nil {
 		os.Remove(temp)
 	}
 }

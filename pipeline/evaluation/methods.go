@@ -94,7 +94,7 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 				return nil, fmt.Errorf("%w: %w", errUnfit, err)
 			}
 			if together != nil {
-				together.members = append(together.members, member{s.Parts[0].Score, c})
+				together.members = append(together.members, member{s.Parts[0].Score, c, posthoc.ReadsLogits(method)})
 			}
 		}
 		runs[i] = run{e.seed(i), e.predictor(s, c, heads[i].heads)}
@@ -111,10 +111,11 @@ type joint struct {
 	kept    map[*dataset.Table][][]float64 // by member
 }
 
-// member is a score and what gives the logits that it reads.
+// member is a score, and what gives the logits if it reads them.
 type member struct {
-	score      posthoc.Scorer
-	classifier *posthoc.Classifier
+	score       posthoc.Scorer
+	classifier  *posthoc.Classifier
+	readsLogits bool
 }
 
 // jointPredictor scores as a member does and classifies as c does.
@@ -135,8 +136,10 @@ func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *dataset.Tabl
 	all := make([][]float64, len(j.members))
 	scores := make([]posthoc.Scorer, len(all))
 	for i, m := range j.members {
-		if err := m.classifier.Keep(ctx, t, &e.room); err != nil {
-			return err
+		if m.readsLogits {
+			if err := m.classifier.Keep(ctx, t, &e.room); err != nil {
+				return err
+			}
 		}
 		all[i], scores[i] = make([]float64, n), m.score
 	}
@@ -145,11 +148,13 @@ func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *dataset.Tabl
 		to := min(from+block, n)
 		dst, batches := make([][]float64, len(all)), make([]posthoc.Batch, len(all))
 		for i, m := range j.members {
-			logits, err := m.classifier.All(ctx, t, from, to)
-			if err != nil {
-				return err
+			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.Block(from, to)}
+			if m.readsLogits {
+				var err error
+				if batches[i].Logits, err = m.classifier.All(ctx, t, from, to); err != nil {
+					return err
+				}
 			}
-			dst[i], batches[i] = all[i][from:to], posthoc.Batch{Features: t.Block(from, to), Logits: logits}
 		}
 		if err := posthoc.ScoreAll(ctx, dst, scores, batches); err != nil {
 			return err
@@ -308,16 +313,19 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 	return f.Scoring(ctx, method, nil)
 }
 
-// predictor scores by s, which reads the logits of c and the scores of own, and
+// predictor scores by s, whose parts may read the logits of c, and the scores of own, and
 // classifies as own does, where it is a part, else as c.
 func (e *evaluation) predictor(s *detector.Scoring, c *posthoc.Classifier, own *detector.Detector) predictor {
 	var say ownPredictor
 	if own != nil {
 		say = e.once(own)
 	}
+	readsLogits := slices.ContainsFunc(s.Parts, func(p detector.Part) bool { return p.Score != nil && posthoc.ReadsLogits(p.Name) })
 	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
-		if err := c.Keep(ctx, t, &e.room); err != nil {
-			return nil, nil, err
+		if readsLogits {
+			if err := c.Keep(ctx, t, &e.room); err != nil {
+				return nil, nil, err
+			}
 		}
 		var said head.Outputs
 		if own != nil {
@@ -335,8 +343,10 @@ func (e *evaluation) predictor(s *detector.Scoring, c *posthoc.Classifier, own *
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
 			b := posthoc.Batch{Features: c.Features(t.Block(from, to))}
-			if b.Logits, err = c.All(ctx, t, from, to); err != nil {
-				return nil, nil, err
+			if readsLogits {
+				if b.Logits, err = c.All(ctx, t, from, to); err != nil {
+					return nil, nil, err
+				}
 			}
 			var o head.Outputs
 			if own != nil {

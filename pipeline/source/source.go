@@ -381,6 +381,7 @@ func (l *lister) addPattern(ctx context.Context, at bucket.Location) error {
 
 // addObjects adds the objects of a bucket that are images, tars or tables.
 func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix string, take func(name string) bool) error {
+	base := strings.TrimSuffix(folder.String(), "/")
 	for o, err := range folder.List(ctx, prefix) {
 		if err != nil {
 			return fmt.Errorf("images: %w", err)
@@ -389,14 +390,14 @@ func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix s
 		if !take(o.Name) {
 			continue
 		}
-		base := path.Base(o.Name)
-		if k == image && !isImage || strings.HasPrefix(base, "._") {
+		if k == image && !isImage || strings.HasPrefix(path.Base(o.Name), "._") {
 			l.Skipped++
 			continue
 		}
-		u := Unit{Name: folder.URL(o.Name), base: strings.TrimSuffix(folder.String(), "/"), kind: k, folder: folder, name: o.Name}
+		url := folder.URL(o.Name) // of which the other strings are parts, as there may be very many
+		u := Unit{Name: url, base: base, kind: k, folder: folder, name: url[len(url)-len(o.Name):]}
 		u.know(o)
-		if class, _, ok := strings.Cut(o.Name, "/"); ok && k == image {
+		if class, _, ok := strings.Cut(u.name, "/"); ok && k == image {
 			u.Label = class
 		}
 		if err := l.push(u); err != nil {

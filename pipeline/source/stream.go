@@ -86,11 +86,13 @@ type Stream struct {
 	waited  atomic.Int64 // nanoseconds
 	guess   atomic.Int64 // bytes of an image whose size nobody said
 
-	pieces chan *piece
-	next   *piece // taken from pieces, and not used
-	out    chan given
-	cancel context.CancelFunc
-	group  *parallel.Group // whose workers return no errors; a panic ends ctx
+	pieces  chan *piece
+	next    *piece      // taken from pieces, and not used
+	reads   chan *piece // to workers that wait for one
+	workers int
+	out     chan given
+	cancel  context.CancelFunc
+	group   *parallel.Group // whose workers return no errors; a panic ends ctx
 }
 
 type given struct {
@@ -126,7 +128,7 @@ func (l *Listing) Stream(ctx context.Context, units []int, opts StreamOptions) *
 	s := &Stream{
 		listing: l, opts: opts, units: units, half: half, cancel: cancel, group: group,
 		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
-		pieces: make(chan *piece, opts.Requests), out: make(chan given, 64),
+		pieces: make(chan *piece, opts.Requests), reads: make(chan *piece), out: make(chan given, 64),
 	}
 	s.total = opts.Before
 	for _, unit := range units {
@@ -213,8 +215,8 @@ func (s *Stream) fetch(ctx context.Context) {
 			panic(parallel.Recovered(p))
 		}
 		close(s.pieces)
+		close(s.reads)
 	}()
-	slots := make(chan struct{}, s.opts.Requests)
 	for _, unit := range s.units {
 		u := &s.listing.Units[unit]
 		if u.Err != nil || u.kind == table || u.kind == tarball && u.whole {
@@ -225,13 +227,13 @@ func (s *Stream) fetch(ctx context.Context) {
 			if size < 0 {
 				size = s.guess.Load()
 			}
-			if !s.send(ctx, slots, &piece{unit: unit, off: -1, held: size}) {
+			if !s.send(ctx, &piece{unit: unit, off: -1, held: size}) {
 				return
 			}
 			continue
 		}
 		for off := int64(0); off < u.Size; off += pieceSize {
-			if !s.send(ctx, slots, &piece{unit: unit, off: off, held: min(pieceSize, u.Size-off)}) {
+			if !s.send(ctx, &piece{unit: unit, off: off, held: min(pieceSize, u.Size-off)}) {
 				return
 			}
 		}
@@ -239,10 +241,8 @@ func (s *Stream) fetch(ctx context.Context) {
 }
 
 // send begins to read a piece.
-func (s *Stream) send(ctx context.Context, slots chan struct{}, p *piece) bool {
-	u := &s.listing.Units[p.unit]
+func (s *Stream) send(ctx context.Context, p *piece) bool {
 	p.ready = make(chan struct{})
-	size := p.held
 	if p.held > s.half {
 		p.held, p.large = 0, true
 	}
@@ -259,24 +259,42 @@ func (s *Stream) send(ctx context.Context, slots chan struct{}, p *piece) bool {
 		return true
 	}
 	select {
-	case slots <- struct{}{}:
+	case s.reads <- p:
+		return true
+	default:
+	}
+	if s.workers < s.opts.Requests {
+		s.workers++
+		s.group.Go(func() error { s.work(ctx, p); return nil })
+		return true
+	}
+	select {
+	case s.reads <- p:
+		return true
 	case <-ctx.Done():
 		p.err = ctx.Err()
 		close(p.ready)
 		return false
 	}
-	s.group.Go(func() error {
-		defer func() { <-slots }()
-		if p.off >= 0 {
-			p.data = make([]byte, size)
+}
+
+// work reads pieces, the first of them p. A worker reads many, as the stack that a request
+// needs is deep, and grows step by step.
+func (s *Stream) work(ctx context.Context, p *piece) {
+	for p != nil {
+		if u := &s.listing.Units[p.unit]; p.off >= 0 {
+			p.data = make([]byte, p.held)
 			p.err = u.read(ctx, p.data, p.off)
 		} else {
 			s.whole(ctx, u, p)
 		}
 		close(p.ready)
-		return nil
-	})
-	return true
+		select {
+		case p = <-s.reads:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // whole reads a piece that is an image. If that is larger than what was set aside for it,
@@ -313,29 +331,24 @@ func (s *Stream) take(ctx context.Context, unit int) *piece {
 				return nil
 			}
 		}
-		if s.next.unit != unit {
-			if s.next.unit > unit {
-				return nil
-			}
-			s.drop(s.next) // of a unit that was left before its end
-			continue
-		}
 		p := s.next
-		s.next = nil
+		if p.unit > unit {
+			return nil
+		}
 		select {
 		case <-p.ready:
 		case <-ctx.Done():
 			return nil
 		}
-		return p
+		if s.next = nil; p.unit == unit {
+			return p
+		}
+		s.drop(p) // of a unit that was left before its end
 	}
 }
 
 // drop lets go of a piece.
 func (s *Stream) drop(p *piece) {
-	if s.next == p {
-		s.next = nil
-	}
 	s.ahead.Release(p.held)
 	p.data, p.held = nil, 0
 }

@@ -65,6 +65,9 @@ func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
 	return &Bucket{folder}, nil
 }
 
+// Folder returns the folder.
+func (b *Bucket) Folder() *bucket.Folder { return b.folder }
+
 // String returns the folder's URL, without a slash at the end.
 func (b *Bucket) String() string { return strings.TrimSuffix(b.folder.String(), "/") }
 

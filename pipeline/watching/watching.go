@@ -15,18 +15,24 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
-// Still is after which time without an image a shard is said not to move.
-const Still = time.Minute
+const (
+	// Still is after which time without an image a shard is said not to move.
+	Still = time.Minute
+	// sendingStill is that time for a part that is sent to a bucket.
+	sendingStill = time.Hour
+)
 
 // States of a shard.
 const (
 	Finished = "finished"
 	Running  = "running"
 	NotMoved = "not moving" // no image for Still: it was killed, or something hangs
+	Sending  = "being sent" // to its bucket; all its images are through
 	Stopped  = "interrupted"
 	Missing  = "not begun"
 )
@@ -72,11 +78,14 @@ func Is(path string) bool {
 	return ok
 }
 
-// Look looks at a folder that extract or detect --out writes, or has written. Of one in a
-// bucket it tells which shards are finished.
+// states tells how far runs have come that write shards.
+type states func(features.Shard) (progress.State, bool)
+
+// Look looks at a folder that extract or detect --out writes, or has written, on the disk
+// or in a bucket. Runs send their state to a bucket every half minute.
 func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 	if bucket.IsURL(dir) {
-		return lookInto(ctx, dir)
+		return lookInto(ctx, dir, now)
 	}
 	parts, err := features.ListParts(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +102,7 @@ func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 	}
 	switch {
 	case isVerdicts:
-		f.verdicts(dir, files, now)
+		f.verdicts(files, func(s features.Shard) (progress.State, bool) { return progress.Read(verdicts.ProgressFile(dir, s)) }, now)
 	case len(parts) > 0:
 		f.features(dir, parts, now)
 	default:
@@ -104,7 +113,7 @@ func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 }
 
 // lookInto looks at verdicts or at a set of parts in a bucket.
-func lookInto(ctx context.Context, url string) (*Folder, error) {
+func lookInto(ctx context.Context, url string, now time.Time) (*Folder, error) {
 	judged, err := verdicts.OpenBucket(ctx, url)
 	if err != nil {
 		return nil, err
@@ -113,9 +122,16 @@ func lookInto(ctx context.Context, url string) (*Folder, error) {
 	if err != nil && !errors.Is(err, bucket.ErrReadOnly) { // of a web server, which lists nothing
 		return nil, err
 	}
+	f := &Folder{Errors: map[string]int{}, Total: -1, Left: -1}
+	known, others, err := running(ctx, judged.Folder(), progress.Verdicts, files, func(p verdicts.Part) features.Shard { return p.Shard })
+	if err != nil && !errors.Is(err, bucket.ErrReadOnly) {
+		return nil, err
+	}
+	for _, s := range others {
+		files = append(files, verdicts.Part{Shard: s, Begun: true})
+	}
 	if len(files) > 0 {
-		f := &Folder{Errors: map[string]int{}, Total: -1, Left: -1}
-		f.verdicts(url, files, time.Time{})
+		f.verdicts(files, known, now)
 		f.sum()
 		return f, nil
 	}
@@ -123,35 +139,90 @@ func lookInto(ctx context.Context, url string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Folder{Kind: "features", Errors: map[string]int{}, Total: -1, Left: -1}
 	parts, err := set.Parts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(parts) == 0 {
-		return nil, fmt.Errorf("%s: %w: no shard is finished there", url, fs.ErrNotExist)
+	known, others, err = running(ctx, set.Folder(), progress.Part, parts, func(p features.PartFolder) features.Shard { return p.Shard })
+	if err != nil {
+		return nil, err
 	}
+	for _, s := range others {
+		parts = append(parts, features.PartFolder{Shard: s, Begun: true})
+	}
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("%s: %w: no shard has begun there", url, fs.ErrNotExist)
+	}
+	return f, f.featuresIn(ctx, set, parts, known, now)
+}
+
+// running reads the states of runs that write to a bucket, and lists the shards that are
+// not among the finished parts, of the same number of shards.
+func running[P any](ctx context.Context, folder *bucket.Folder, kind string, finished []P, shard func(P) features.Shard) (known states, others []features.Shard, err error) {
+	all, err := progress.In(ctx, folder, kind)
+	if err != nil {
+		return nil, nil, err
+	}
+	count, moved := 0, time.Time{}
+	for at, state := range all {
+		if len(finished) == 0 && state.Moved.After(moved) {
+			count, moved = at[1], state.Moved
+		}
+	}
+	there := map[features.Shard]bool{}
+	for _, p := range finished {
+		there[shard(p)], count = true, shard(p).Count
+	}
+	for i := range count {
+		s := features.Shard{Index: i + 1, Count: count}
+		if _, ok := all[[2]int{s.Index, s.Count}]; ok && !there[s] {
+			others = append(others, s)
+		}
+	}
+	return func(s features.Shard) (progress.State, bool) {
+		state, ok := all[[2]int{s.Index, s.Count}]
+		return state, ok
+	}, others, nil
+}
+
+// featuresIn describes the parts of a set in a bucket.
+func (f *Folder) featuresIn(ctx context.Context, set *features.Bucket, parts []features.PartFolder, known states, now time.Time) error {
+	f.Kind = "features"
 	f.fill(parts[len(parts)-1].Count)
+	group, groupCtx := parallel.WithContext(ctx)
+	group.SetLimit(32)
 	for _, p := range parts {
 		if p.Count != len(f.Shards) {
 			continue
 		}
-		meta, failed, err := set.Look(ctx, p.Shard)
-		if err != nil {
-			return nil, err
-		}
 		s := &f.Shards[p.Index-1]
-		s.State, s.Done, s.Total, s.Errors = Finished, meta.N+len(failed), meta.N+len(failed), kinds(failed)
+		state, ok := known(p.Shard)
+		again := ok && !state.Ended && !state.Stopped && now.Sub(state.Moved) <= Still // images were added
+		if !p.Finished || again {
+			s.describe(state, ok, now)
+			continue
+		}
+		group.Go(func() error {
+			meta, failed, err := set.Look(groupCtx, p.Shard)
+			if err != nil {
+				return err
+			}
+			s.finished(meta.N+len(failed), kinds(failed), progress.State{})
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	unfinished, err := set.Unfinished(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if unfinished != nil {
 		f.Whole = unfinished.Error()
 	}
 	f.sum()
-	return f, nil
+	return nil
 }
 
 // fill lists all shards of a count, those that are not there included.
@@ -161,26 +232,29 @@ func (f *Folder) fill(count int) {
 	}
 }
 
-// running describes a shard that is not finished.
-func running(s Shard, file string, now time.Time) Shard {
-	p, ok := progress.Read(file)
-	if !ok {
-		s.State = Running
-		return s
+// describe describes a shard that is not finished by the state of its run, if that is known.
+func (s *Shard) describe(p progress.State, ok bool, now time.Time) {
+	if s.State = Running; !ok {
+		return
 	}
 	s.Done, s.Total, s.About, s.PerSecond, s.Errors, s.Moved, s.Host = p.Done, p.About(), p.Total < 0, p.PerSecond(), p.Failed, &p.Moved, p.Host
+	still := now.Sub(p.Moved)
 	switch {
 	case p.Stopped:
 		s.State = Stopped
-	case now.Sub(p.Moved) > Still:
+	case p.Sending && still <= sendingStill:
+		s.State = Sending
+	case still > Still:
 		s.State = NotMoved
-	default:
-		s.State = Running
 	}
-	return s
 }
 
-func (f *Folder) verdicts(dir string, parts []verdicts.Part, now time.Time) {
+// finished describes a finished shard; ended is the state of the run that made it.
+func (s *Shard) finished(images int, errs map[string]int, ended progress.State) {
+	s.State, s.Done, s.Total, s.Errors, s.PerSecond, s.Host = Finished, images, images, errs, ended.PerSecond(), ended.Host
+}
+
+func (f *Folder) verdicts(parts []verdicts.Part, known states, now time.Time) {
 	f.Kind, f.Summary = "verdicts", &verdicts.Summary{}
 	f.Summary.Add(verdicts.Summary{})
 	f.fill(parts[0].Count)
@@ -189,13 +263,12 @@ func (f *Folder) verdicts(dir string, parts []verdicts.Part, now time.Time) {
 			continue
 		}
 		s := &f.Shards[p.Index-1]
-		file := verdicts.ProgressFile(dir, p.Shard)
+		state, ok := known(p.Shard)
 		if p.Record == nil {
-			*s = running(*s, file, now)
+			s.describe(state, ok, now)
 			continue
 		}
-		ended, _ := progress.Read(file)
-		s.State, s.Done, s.Total, s.Errors, s.PerSecond, s.Host = Finished, p.Record.Images, p.Record.Images, p.Record.Errors, ended.PerSecond(), ended.Host
+		s.finished(p.Record.Images, p.Record.Errors, state)
 		f.Summary.Add(p.Record.Summary)
 	}
 }
@@ -209,7 +282,8 @@ func (f *Folder) features(dir string, parts []features.PartFolder, now time.Time
 		}
 		s := &f.Shards[p.Index-1]
 		if p.Begun || !p.Finished {
-			*s = running(*s, p.Dir+".progress", now)
+			state, ok := progress.Read(p.Dir + ".progress")
+			s.describe(state, ok, now)
 			if !p.Finished || s.State == Running {
 				continue
 			}
@@ -226,8 +300,7 @@ func (f *Folder) features(dir string, parts []features.PartFolder, now time.Time
 			continue
 		}
 		ended, _ := progress.Read(p.Dir + ".progress")
-		s.State, s.Done, s.Total, s.PerSecond, s.Host = Finished, set.N+len(failed), set.N+len(failed), ended.PerSecond(), ended.Host
-		s.Errors = kinds(failed)
+		s.finished(set.N+len(failed), kinds(failed), ended)
 	}
 	set, err := features.Open(dir)
 	if err != nil {
@@ -267,7 +340,7 @@ func (f *Folder) plain(dir string, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		s.State, s.Done, s.Total, s.Errors = Finished, set.N+len(failed), set.N+len(failed), kinds(failed)
+		s.finished(set.N+len(failed), kinds(failed), progress.State{})
 	}
 	f.Shards = []Shard{s}
 	f.sum()

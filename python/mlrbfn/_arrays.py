@@ -9,12 +9,21 @@ import numpy as np
 from ._errors import OptionError
 
 
+def plain(x: Any) -> Any:
+    """Returns a tensor of PyTorch as one that NumPy takes: without a gradient, and not in
+    bfloat16, which NumPy lacks. All else stays as it is."""
+    if hasattr(x, "detach"):
+        x = x.detach()
+        if str(getattr(x, "dtype", "")) == "torch.bfloat16":
+            x = x.float()
+    return x
+
+
 def rows(x: Any, columns: int | None = None) -> np.ndarray:
     """Returns features as float32 [n, d] in C order: x itself, without a copy, if it is
     that already. NumPy arrays, PyTorch tensors on the CPU and all that has __array__ or
     __dlpack__ are taken; other numbers are converted."""
-    if hasattr(x, "detach"):  # a tensor, which may have a gradient
-        x = x.detach()
+    x = plain(x)
     if not isinstance(x, np.ndarray) and not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
         x = np.from_dlpack(x)
     try:
@@ -36,9 +45,7 @@ def rows(x: Any, columns: int | None = None) -> np.ndarray:
 def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the index of each row's class as int64 [n], -1 for None or NaN, and the
     classes, sorted."""
-    if hasattr(y, "detach"):
-        y = y.detach()
-    y = np.asarray(y)
+    y = np.asarray(plain(y))
     if y.shape != (n,):
         raise OptionError(f"there are {n} rows of features, and the labels have the shape {y.shape}")
     if y.dtype.kind == "f":

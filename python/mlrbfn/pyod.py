@@ -13,6 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("mlrbfn.pyod needs PyOD: pip install pyod") from error
 
+from ._arrays import plain
 from ._detector import Detector
 from ._errors import DataWarning
 
@@ -49,7 +50,7 @@ class OODDetector(BaseDetector):
 
     def fit(self, X: Any, y: Any = None, classes: Any = None) -> OODDetector:
         """Fits the detector to rows X [n, d]; y is ignored."""
-        X = check_array(X, dtype=np.float32, order="C")
+        X = check_array(plain(X), dtype=np.float32, order="C")
         self._set_n_classes(None)
         self.n_features_in_ = X.shape[1]
         options = {"no_assess": True, "calibration": 0, **(self.options or {})}
@@ -65,4 +66,4 @@ class OODDetector(BaseDetector):
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the score of each row [n]: higher is more abnormal."""
         check_is_fitted(self, ["detector_"])
-        return -self.detector_.score(check_array(X, dtype=np.float32, order="C"))
+        return -self.detector_.score(check_array(plain(X), dtype=np.float32, order="C"))

@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("mlrbfn.sklearn needs scikit-learn 1.6 or newer: pip install scikit-learn") from error
 
+from ._arrays import plain
 from ._detector import Detector, Verdicts
 from ._errors import DataWarning
 
@@ -96,7 +97,7 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> OODClassifier:
         """Trains the detector on rows X [n, d] of the classes y [n]."""
-        X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_min_samples=2)
+        X, y = validate_data(self, plain(X), plain(y), dtype=np.float32, order="C", ensure_min_samples=2)
         check_classification_targets(y)
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
@@ -121,7 +122,7 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        rows: np.ndarray = validate_data(self, X, reset=False, dtype=np.float32, order="C")
+        rows: np.ndarray = validate_data(self, plain(X), reset=False, dtype=np.float32, order="C")
         return rows
 
     def judge(self, X: Any) -> Verdicts:

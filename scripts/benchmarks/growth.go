@@ -133,7 +133,7 @@ func (g *growth) run(ctx context.Context, _ string) error {
 			}
 		}
 	}
-	fmt.Printf("%d cores, kernels %s, %d rows to score\n", runtime.GOMAXPROCS(0), kernels.Name(), g.queries)
+	fmt.Printf("%d cores, kernels %s, %d rows to score\n", runtime.GOMAXPROCS(0), kernels.Set(), g.queries)
 	for _, at := range points {
 		if err := g.measure(ctx, at); ctx.Err() != nil {
 			break // what was measured is printed

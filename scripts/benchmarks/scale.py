@@ -186,7 +186,7 @@ try:
 
     port = free_port()
     env = dict(os.environ, ROOT_ACCESS_KEY="scale", ROOT_SECRET_KEY="scalescale")
-    serve([args.store, "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--nometa", os.path.join(folder, "objects")], env, port)
+    serve([args.store, "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", "posix", "--nometa", os.path.join(folder, "objects")], env, port)
     env = dict(os.environ, AWS_ENDPOINT_URL_S3=f"http://127.0.0.1:{port}", AWS_ACCESS_KEY_ID="scale", AWS_SECRET_ACCESS_KEY="scalescale", AWS_REGION="us-east-1")
     env.pop("AWS_PROFILE", None)
     _, whole, _, _ = run(extract("s3://data/shards", "store"), env)

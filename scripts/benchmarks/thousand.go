@@ -52,7 +52,7 @@ func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error 
 	f.IntVar(&b.queries, "queries", 10_000, "rows to judge of the classes")
 	f.IntVar(&b.others, "others", 0, "rows to judge of other classes that are near (default: as many as -queries)")
 	f.Var(list{&b.steps}, "steps", `what to measure, with commas between: train, "train --preset imagenet1k", evaluate, methods
-(each method alone) or names of methods (default train)`)
+(all) or names of methods (default train)`)
 	f.StringVar(&b.results, "results", "", "`file` to add measurements to; those that it has with the same sizes are left out")
 	f.Float64Var(&b.c, "c", 0, "C of the linear head (default: chosen)")
 	f.IntVar(&b.epochs, "epochs", 0, "epochs of training (default: as train's)")
@@ -89,7 +89,7 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Name())
+	fmt.Printf("%d rows, %d features, %d classes; %d cores, kernels %s\n", b.rows, b.dim, b.classes, runtime.GOMAXPROCS(0), kernels.Set())
 	lines, err := b.earlier()
 	if err != nil {
 		return err

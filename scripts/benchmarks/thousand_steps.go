@@ -41,7 +41,7 @@ func (b *thousand) record(e ended) error {
 		return nil
 	}
 	text, err := json.Marshal(line{
-		e.name, b.rows, b.dim, b.classes, b.queries, b.others, runtime.GOMAXPROCS(0), kernels.Name(),
+		e.name, b.rows, b.dim, b.classes, b.queries, b.others, runtime.GOMAXPROCS(0), kernels.Set(),
 		e.took.wall.Seconds(), e.took.cpu.Seconds(), e.private >> 20, e.all >> 20, e.disk >> 20,
 	})
 	if err != nil {
@@ -140,8 +140,9 @@ func (b *thousand) evaluate(ctx context.Context, dir string) (err error) {
 	return w.close()
 }
 
-// methods measures fit and scores of each method alone, with the head of the nearest
-// mean, of which nothing is trained.
+// methods measures fit and scores of methods, with the head of the nearest mean, of
+// which nothing is trained. What several need of the training rows is computed for the
+// first of them, as in evaluate.
 func (b *thousand) methods(ctx context.Context, dir string, names []string) (err error) {
 	t, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, "train"))
 	if err != nil {
@@ -149,12 +150,15 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	var queries []*dataset.Table
-	for _, name := range []string{"id", "near"} {
+	for i, name := range []string{"id", "near"} {
 		q, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}
 		defer q.Close()
+		if want := []int{b.queries, b.others}[i]; len(q.Labels) < want {
+			return fmt.Errorf("%s has %d queries, not %d", q.Dirs[0], len(q.Labels), want)
+		}
 		queries = append(queries, q)
 	}
 	linear, err := nearestMean(t.X, b.dim, t.Labels, b.classes)
@@ -166,14 +170,15 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 	for i := range rows {
 		rows[i] = i
 	}
+	data := c.Data(t, rows, t.Labels, b.classes)
 	for _, name := range names {
 		debug.FreeOSMemory()
 		w := watchSteps(name+": ", b.record)
 		w.step("fit")
-		s, err := posthoc.Fit(ctx, name, posthoc.Input{Train: c.Data(t, rows, t.Labels, b.classes), Head: linear, Memory: b.memory})
+		s, err := posthoc.Fit(ctx, name, posthoc.Input{Train: data, Head: linear, Memory: b.memory})
 		if err == nil {
 			w.step("scores")
-			err = b.score(ctx, s, c, queries)
+			err = b.score(ctx, name, s, c, queries)
 		}
 		if ctx.Err() != nil {
 			return errors.Join(err, w.stopped())
@@ -191,18 +196,22 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 	return nil
 }
 
-// score scores the queries a block at a time, as evaluate does.
-func (b *thousand) score(ctx context.Context, s posthoc.Scorer, c *posthoc.Classifier, queries []*dataset.Table) error {
+// score scores the queries a block at a time, as evaluate does. Kept sets may have more
+// rows than it is to score.
+func (b *thousand) score(ctx context.Context, name string, s posthoc.Scorer, c *posthoc.Classifier, queries []*dataset.Table) error {
 	block := max(1, int(b.memory/4/8/int64(b.dim+b.classes)))
-	for _, q := range queries {
-		n := len(q.Labels)
+	for i, n := range []int{b.queries, b.others} {
+		q := queries[i]
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
-			logits, err := c.All(ctx, q, from, to)
-			if err != nil {
-				return err
+			batch := posthoc.Batch{Features: q.Block(from, to)}
+			if posthoc.ReadsLogits(name) {
+				var err error
+				if batch.Logits, err = c.All(ctx, q, from, to); err != nil {
+					return err
+				}
 			}
-			if err := s.Score(ctx, make([]float64, to-from), posthoc.Batch{Features: q.Block(from, to), Logits: logits}); err != nil {
+			if err := s.Score(ctx, make([]float64, to-from), batch); err != nil {
 				return err
 			}
 		}

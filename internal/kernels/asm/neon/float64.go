@@ -17,7 +17,9 @@ func float64Kernels() {
 	dot(4)
 	dot(8)
 	packFour()
-	symmetricRows()
+	rowsTimes("symmetricRows", true, true)
+	rowsTimes("rowsTimes", true, false)
+	rowsTimes("timesRows", false, true)
 }
 
 // A tile has float64Rows rows and at most float64Vectors times four columns; four
@@ -125,48 +127,76 @@ func packFour() {
 	})
 }
 
-// symmetricRows writes y += vᵀA, which sets sums to A·x, for four rows of A that are
-// lda apart and four times n columns.
-func symmetricRows() {
-	write("symmetricRows", "a *float64, lda int, x, y, v, sums *float64, n int", func(f *function) {
-		a, lda, x, y := f.param("a"), f.param("lda"), f.param("x"), f.param("y")
-		by, sumsAt, n := f.param("v"), f.param("sums"), f.param("n")
+// rowsTimes writes, for four rows of A that are lda apart and four times n columns, what
+// sets sums to A·x, what adds vᵀA to y, or both.
+func rowsTimes(name string, toSums, toY bool) {
+	params := "a *float64, lda int, "
+	switch {
+	case !toY:
+		params += "x, sums"
+	case !toSums:
+		params += "y, v"
+	default:
+		params += "x, y, v, sums"
+	}
+	write(name, params+" *float64, n int", func(f *function) {
+		a, lda, n := f.param("a"), f.param("lda"), f.param("n")
 		f.put("LSL $3, %s", lda)
-		v := f.several(2) // two rows each
-		f.loadRow(by, v)
 		rows := []gp{a, f.gp(), f.gp(), f.gp()}
+		for i := range rows[1:] {
+			f.put("ADD %s, %s, %s", lda, rows[i], rows[i+1])
+		}
+		var x, y, sumsAt gp
+		var v, from, out []vector
 		var sums [4][]vector
-		for i := range rows {
-			sums[i] = []vector{f.zeroed(), f.zeroed()}
-			if i > 0 {
-				f.put("ADD %s, %s, %s", lda, rows[i-1], rows[i])
+		if toSums {
+			x, sumsAt = f.param("x"), f.param("sums")
+			for i := range sums {
+				sums[i] = []vector{f.zeroed(), f.zeroed()}
 			}
 		}
+		if toY {
+			y, v = f.param("y"), f.several(2) // two rows each
+			f.loadRow(f.param("v"), v)
+		}
 		f.label("four")
-		from, out := f.several(2), f.several(2)
-		f.loadRow(x, from)
-		f.loadRow(y, out)
+		if toSums {
+			from = f.several(2)
+			f.loadRow(x, from)
+			f.put("ADD $32, %s", x)
+		}
+		if toY {
+			out = f.several(2)
+			f.loadRow(y, out)
+		}
 		for i, at := range rows {
 			row := f.several(2)
 			f.loadRow(at, row)
 			for j := range row {
-				f.double("fmla", sums[i][j], row[j], from[j])
-				f.byDouble("fmla", out[j], row[j], v[i/2], i%2)
+				if toSums {
+					f.double("fmla", sums[i][j], row[j], from[j])
+				}
+				if toY {
+					f.byDouble("fmla", out[j], row[j], v[i/2], i%2)
+				}
 			}
 			f.put("ADD $32, %s", at)
 		}
-		f.storeRow(y, out)
-		f.put("ADD $32, %s", x)
-		f.put("ADD $32, %s", y)
+		if toY {
+			f.storeRow(y, out)
+			f.put("ADD $32, %s", y)
+		}
 		f.put("SUBS $1, %s", n)
 		f.branch("BNE", "four")
-		for i := range sums {
-			f.double("fadd", sums[i][0], sums[i][0], sums[i][1])
+		if toSums {
+			for i := range sums {
+				f.double("fadd", sums[i][0], sums[i][0], sums[i][1])
+			}
+			f.storeRow(sumsAt, []vector{
+				f.double("faddp", f.fresh(), sums[0][0], sums[1][0]),
+				f.double("faddp", f.fresh(), sums[2][0], sums[3][0]),
+			})
 		}
-		f.storeRow(sumsAt, []vector{
-			f.double("faddp", f.fresh(), sums[0][0], sums[1][0]),
-			f.double("faddp", f.fresh(), sums[2][0], sums[3][0]),
-		})
 	})
 }
 

@@ -1,0 +1,105 @@
+package progress
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/regular"
+)
+
+// Kinds of what is written in shards.
+const (
+	Part     = "part" // of a feature set
+	Verdicts = "verdicts"
+)
+
+// object is beside a part that goes to a bucket, and has its state, by its kind and shard.
+const object = "%s-%05d-of-%05d.progress"
+
+const (
+	sendEvery = 30 * time.Second
+	patience  = 10 * time.Second // for sending a state
+)
+
+// SendTo has the state of a shard sent to the folder of a bucket, too: with the first change,
+// every 30 seconds, and when the run fails. It is deleted when the run has done all, for
+// then the part is there. A failure to send is of no account.
+func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind string, index, count int) {
+	name := fmt.Sprintf(object, kind, index, count)
+	r.send = func(text []byte) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if text != nil {
+			_ = folder.Put(ctx, name, text)
+		} else {
+			_ = folder.Delete(ctx, name)
+		}
+	}
+}
+
+// sendLast sends the last state.
+func (r *Recorder) sendLast() {
+	if r.send == nil {
+		return
+	}
+	if r.sending != nil {
+		r.sending.Wait()
+	}
+	if r.state.Ended {
+		r.send(nil) // also what a run left that was killed
+	} else {
+		r.send(r.text())
+	}
+}
+
+// sendNow sends the state if it is time.
+func (r *Recorder) sendNow(now time.Time) {
+	if r.send == nil || now.Sub(r.sent) < sendEvery {
+		return
+	}
+	if r.sending != nil {
+		select {
+		case <-r.sending.Done():
+		default:
+			return
+		}
+	}
+	text := r.text()
+	r.sent, r.sending = now, parallel.Start(func() struct{} { r.send(text); return struct{}{} })
+}
+
+// In reads the states of shards in the folder of a bucket, by index and count.
+func In(ctx context.Context, folder *bucket.Folder, kind string) (map[[2]int]State, error) {
+	var mu sync.Mutex
+	states := map[[2]int]State{}
+	group, groupCtx := parallel.WithContext(ctx)
+	group.SetLimit(32)
+	for o, err := range folder.List(ctx, kind+"-") {
+		if err != nil {
+			_ = group.Wait()
+			return nil, err
+		}
+		var shard [2]int
+		if _, err := fmt.Sscanf(o.Name, kind+strings.TrimPrefix(object, "%s"), &shard[0], &shard[1]); err != nil || o.Name != fmt.Sprintf(object, kind, shard[0], shard[1]) || shard[0] < 1 || shard[0] > shard[1] {
+			continue
+		}
+		group.Go(func() error {
+			text, _, err := folder.Read(groupCtx, o.Name, regular.Config)
+			var s State
+			if err != nil || json.Unmarshal(text, &s) != nil {
+				return groupCtx.Err() // as if it were not there
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			states[shard] = s
+			return nil
+		})
+	}
+	return states, group.Wait()
+}
