@@ -23,8 +23,9 @@ const (
 const object = "%s-%05d-of-%05d.progress"
 
 const (
-	sendEvery = 30 * time.Second
-	patience  = 10 * time.Second // for sending a state
+	sendEvery    = 30 * time.Second
+	patience     = 10 * time.Second // for sending a state
+	lastPatience = 3 * time.Second  // for the last one, also of a run that is interrupted
 )
 
 // SendTo has the state of a shard sent to the folder of a bucket, too: with the first change,
@@ -32,8 +33,12 @@ const (
 // then the part is there. A failure to send is of no account.
 func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind string, index, count int) {
 	name := fmt.Sprintf(object, kind, index, count)
-	r.send = func(text []byte) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	r.send = func(text []byte, last bool) {
+		ctx, patience := ctx, patience
+		if last {
+			ctx, patience = context.WithoutCancel(ctx), lastPatience
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if text != nil {
 			_ = folder.Put(ctx, name, text)
@@ -43,18 +48,23 @@ func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind strin
 	}
 }
 
-// sendLast sends the last state.
-func (r *Recorder) sendLast() {
-	if r.send == nil {
-		return
-	}
+// wait waits until no state is being sent.
+func (r *Recorder) wait() {
 	if r.sending != nil {
 		r.sending.Wait()
 	}
+}
+
+// sendLast sends the last state, unless nothing was done that could have one.
+func (r *Recorder) sendLast() {
+	if r.send == nil || !r.state.Ended && r.sent.IsZero() {
+		return
+	}
+	r.wait()
 	if r.state.Ended {
-		r.send(nil) // also what a run left that was killed
+		r.send(nil, true) // also what a run left that was killed
 	} else {
-		r.send(r.text())
+		r.send(r.text(), true)
 	}
 }
 
@@ -71,7 +81,7 @@ func (r *Recorder) sendNow(now time.Time) {
 		}
 	}
 	text := r.text()
-	r.sent, r.sending = now, parallel.Start(func() struct{} { r.send(text); return struct{}{} })
+	r.sent, r.sending = now, parallel.Start(func() struct{} { r.send(text, false); return struct{}{} })
 }
 
 // In reads the states of shards in the folder of a bucket, by index and count.

@@ -28,7 +28,14 @@ func TestStatesInBucket(t *testing.T) {
 	}
 	first, second, third := begin(1), begin(2), begin(3)
 	first.Sends()
+	first.sending.Wait()
+	if found, err := In(t.Context(), folder, Part); err != nil || !found[[2]int{1, 3}].Sending || found[[2]int{1, 3}].Stopped {
+		t.Errorf("while the part is sent the bucket has %+v, %v", found, err)
+	}
 	first.End(errors.New("the connection broke"))
+	none := Start(t.TempDir() + "/state")
+	none.SendTo(t.Context(), folder, Part, 1, 4)
+	none.End(errors.New("the model does not open"))
 	second.End(nil)
 	third.sending.Wait()
 	for _, name := range []string{"part-00001-of-00003.json", "part-1-of-3.progress", "verdicts-00001-of-00003.progress", "part-00004-of-00003.progress"} {

@@ -57,7 +57,7 @@ type Recorder struct {
 	state   State
 	written time.Time
 
-	send    func(text []byte) // nil unless the state is sent to a bucket; without a text it is deleted there
+	send    func(text []byte, last bool) // nil unless the state is sent to a bucket; without a text it is deleted there
 	sent    time.Time
 	sending *parallel.Task[struct{}]
 }
@@ -99,8 +99,15 @@ func (r *Recorder) Know(images int) {
 	r.Update(func(s *State) { s.Known, s.Done = s.Known+images, s.Done+images })
 }
 
-// Sends records that all images are through, and that what they gave is sent to a bucket.
-func (r *Recorder) Sends() { r.Update(func(s *State) { s.Sending, s.Moved = true, time.Now() }) }
+// Sends records at once that all images are through, and that what they gave is sent to a
+// bucket.
+func (r *Recorder) Sends() {
+	r.Update(func(s *State) {
+		s.Sending, s.Moved = true, time.Now()
+		r.wait()
+		r.written, r.sent = time.Time{}, time.Time{}
+	})
+}
 
 // End records the end of a run: one that has done all, or one that was interrupted or
 // failed. Of a run that had nothing to do nothing is recorded.
