@@ -110,7 +110,8 @@ func (r *Recorder) Sends() {
 }
 
 // End records the end of a run: one that has done all, or one that was interrupted or
-// failed. Of a run that had nothing to do nothing is recorded.
+// failed. Of a run that did nothing nothing is recorded: it had nothing to do, or another
+// run has the file.
 func (r *Recorder) End(err error) {
 	if r == nil {
 		return
@@ -118,7 +119,7 @@ func (r *Recorder) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state.Ended, r.state.Stopped = err == nil, err != nil
-	if err != nil || !r.written.IsZero() {
+	if !r.written.IsZero() {
 		r.write(time.Now())
 	}
 	r.sendLast()
