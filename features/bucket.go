@@ -65,7 +65,7 @@ func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
 	return &Bucket{folder}, nil
 }
 
-// Folder returns the folder.
+// Folder returns the folder, for the states of runs that write parts there.
 func (b *Bucket) Folder() *bucket.Folder { return b.folder }
 
 // String returns the folder's URL, without a slash at the end.
@@ -127,21 +127,26 @@ func (b *Bucket) Whole(ctx context.Context, p *BucketPart) error {
 	return b.compare(ctx, p, s.Meta, found)
 }
 
-// compare is Whole with a list of the objects and features.json.
+// compare is Whole with a list of the objects and features.json. Nothing is read while an
+// object is missing or has another size.
 func (b *Bucket) compare(ctx context.Context, p *BucketPart, m Meta, found listed) error {
 	sub := b.folder.Sub(p.Name)
 	for name, sum := range m.Files {
 		have, ok := found[p.Name][name]
-		was, known := p.Objects[name]
 		switch {
 		case !ok:
 			return fmt.Errorf("%w: %s is missing", ErrDamaged, sub.URL(name))
 		case have.Bytes != sum.Bytes:
 			return fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, sub.URL(name), have.Bytes, metaFile, sum.Bytes)
-		case known && was.ETag != "" && have.ETag != "" && was.ETag != have.ETag:
-			if err := fetchWhole(ctx, sub, name, sum, io.Discard); err != nil {
-				return err
-			}
+		}
+	}
+	for name, sum := range m.Files {
+		was, have := p.Objects[name].ETag, found[p.Name][name].ETag
+		if was == "" || have == "" || was == have {
+			continue
+		}
+		if err := fetchWhole(ctx, sub, name, sum, io.Discard); err != nil {
+			return err
 		}
 	}
 	return nil
