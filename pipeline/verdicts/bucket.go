@@ -65,7 +65,7 @@ func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
 	return &Bucket{folder}, nil
 }
 
-// Folder returns the folder.
+// Folder returns the folder, for the states of runs that write verdicts there.
 func (b *Bucket) Folder() *bucket.Folder { return b.folder }
 
 // String returns the folder's URL, without a slash at the end.
