@@ -81,7 +81,7 @@ race: setup  ## run the short tests under the race detector
 store: setup  ## bring an object store and test buckets and tars against it
 	@scripts/store
 	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./pipeline/source/...
-	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/progress ./internal/command ./pipeline/verdicts
+	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/progress ./internal/command ./pipeline/verdicts ./pipeline/watching
 
 demo:  ## run the whole chain on real images, in under three minutes
 	@scripts/demo

@@ -119,16 +119,14 @@ func lookInto(ctx context.Context, url string, now time.Time) (*Folder, error) {
 		return nil, err
 	}
 	files, err := judged.Parts(ctx)
-	if err != nil && !errors.Is(err, bucket.ErrReadOnly) { // of a web server, which lists nothing
+	if err != nil {
 		return nil, err
 	}
 	f := &Folder{Errors: map[string]int{}, Total: -1, Left: -1}
-	known, others, err := running(ctx, judged.Folder(), progress.Verdicts, files, func(p verdicts.Part) features.Shard { return p.Shard })
-	if err != nil && !errors.Is(err, bucket.ErrReadOnly) {
+	known, files, err := running(ctx, judged.Folder(), progress.Verdicts, files, now,
+		func(p verdicts.Part) features.Shard { return p.Shard }, func(s features.Shard) verdicts.Part { return verdicts.Part{Shard: s, Begun: true} })
+	if err != nil {
 		return nil, err
-	}
-	for _, s := range others {
-		files = append(files, verdicts.Part{Shard: s, Begun: true})
 	}
 	if len(files) > 0 {
 		f.verdicts(files, known, now)
@@ -143,12 +141,10 @@ func lookInto(ctx context.Context, url string, now time.Time) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, others, err = running(ctx, set.Folder(), progress.Part, parts, func(p features.PartFolder) features.Shard { return p.Shard })
+	known, parts, err = running(ctx, set.Folder(), progress.Part, parts, now,
+		func(p features.PartFolder) features.Shard { return p.Shard }, func(s features.Shard) features.PartFolder { return features.PartFolder{Shard: s, Begun: true} })
 	if err != nil {
 		return nil, err
-	}
-	for _, s := range others {
-		parts = append(parts, features.PartFolder{Shard: s, Begun: true})
 	}
 	if len(parts) == 0 {
 		return nil, fmt.Errorf("%s: %w: no shard has begun there", url, fs.ErrNotExist)
@@ -156,45 +152,54 @@ func lookInto(ctx context.Context, url string, now time.Time) (*Folder, error) {
 	return f, f.featuresIn(ctx, set, parts, known, now)
 }
 
-// running reads the states of runs that write to a bucket, and lists the shards that are
-// not among the finished parts, of the same number of shards.
-func running[P any](ctx context.Context, folder *bucket.Folder, kind string, finished []P, shard func(P) features.Shard) (known states, others []features.Shard, err error) {
+// running reads the states of runs that write to a bucket, and adds their shards to the
+// finished parts, which are sorted by their count. All that are returned have one count.
+func running[P any](ctx context.Context, folder *bucket.Folder, kind string, finished []P, now time.Time, shard func(P) features.Shard, begun func(features.Shard) P) (known states, parts []P, err error) {
 	all, err := progress.In(ctx, folder, kind)
 	if err != nil {
 		return nil, nil, err
 	}
-	count, moved := 0, time.Time{}
-	for at, state := range all {
-		if len(finished) == 0 && state.Moved.After(moved) {
-			count, moved = at[1], state.Moved
+	largest := 0
+	for _, p := range finished {
+		largest = shard(p).Count
+	}
+	count := countOf(all, largest, now)
+	there := map[int]bool{}
+	for _, p := range finished {
+		if s := shard(p); s.Count == count {
+			parts, there[s.Index] = append(parts, p), true
 		}
 	}
-	there := map[features.Shard]bool{}
-	for _, p := range finished {
-		there[shard(p)], count = true, shard(p).Count
-	}
-	for i := range count {
-		s := features.Shard{Index: i + 1, Count: count}
-		if _, ok := all[[2]int{s.Index, s.Count}]; ok && !there[s] {
-			others = append(others, s)
+	for at := range all {
+		if s := (features.Shard{Index: at[0], Count: at[1]}); s.Count == count && !there[s.Index] {
+			parts = append(parts, begun(s))
 		}
 	}
 	return func(s features.Shard) (progress.State, bool) {
 		state, ok := all[[2]int{s.Index, s.Count}]
 		return state, ok
-	}, others, nil
+	}, parts, nil
+}
+
+// countOf chooses the number of shards to tell of, where a folder has several: that of the
+// run that moved last, if it still runs or if no shard is finished, or else the finished one.
+func countOf(all map[[2]int]progress.State, finished int, now time.Time) int {
+	count, moved := finished, time.Time{}
+	for at, state := range all {
+		if is := stateOf(state, now); (is == Running || is == Sending || finished == 0) && state.Moved.After(moved) {
+			count, moved = at[1], state.Moved
+		}
+	}
+	return count
 }
 
 // featuresIn describes the parts of a set in a bucket.
 func (f *Folder) featuresIn(ctx context.Context, set *features.Bucket, parts []features.PartFolder, known states, now time.Time) error {
 	f.Kind = "features"
-	f.fill(parts[len(parts)-1].Count)
+	f.fill(parts[0].Count)
 	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(32)
 	for _, p := range parts {
-		if p.Count != len(f.Shards) {
-			continue
-		}
 		s := &f.Shards[p.Index-1]
 		state, ok := known(p.Shard)
 		again := ok && !state.Ended && !state.Stopped && now.Sub(state.Moved) <= Still // images were added
@@ -234,18 +239,26 @@ func (f *Folder) fill(count int) {
 
 // describe describes a shard that is not finished by the state of its run, if that is known.
 func (s *Shard) describe(p progress.State, ok bool, now time.Time) {
-	if s.State = Running; !ok {
+	if !ok {
+		s.State = Running
 		return
 	}
 	s.Done, s.Total, s.About, s.PerSecond, s.Errors, s.Moved, s.Host = p.Done, p.About(), p.Total < 0, p.PerSecond(), p.Failed, &p.Moved, p.Host
+	s.State = stateOf(p, now)
+}
+
+// stateOf returns the state of a shard that is not finished.
+func stateOf(p progress.State, now time.Time) string {
 	still := now.Sub(p.Moved)
 	switch {
 	case p.Stopped:
-		s.State = Stopped
+		return Stopped
 	case p.Sending && still <= sendingStill:
-		s.State = Sending
+		return Sending
 	case still > Still:
-		s.State = NotMoved
+		return NotMoved
+	default:
+		return Running
 	}
 }
 
@@ -259,7 +272,7 @@ func (f *Folder) verdicts(parts []verdicts.Part, known states, now time.Time) {
 	f.Summary.Add(verdicts.Summary{})
 	f.fill(parts[0].Count)
 	for _, p := range parts {
-		if p.Index > len(f.Shards) {
+		if p.Count != len(f.Shards) {
 			continue
 		}
 		s := &f.Shards[p.Index-1]
@@ -275,9 +288,18 @@ func (f *Folder) verdicts(parts []verdicts.Part, known states, now time.Time) {
 
 func (f *Folder) features(dir string, parts []features.PartFolder, now time.Time) {
 	f.Kind = "features"
-	f.fill(parts[0].Count)
+	all, largest := map[[2]int]progress.State{}, 0
 	for _, p := range parts {
-		if p.Index > len(f.Shards) {
+		if p.Finished {
+			largest = p.Count
+		}
+		if state, ok := progress.Read(p.Dir + ".progress"); ok && p.Begun {
+			all[[2]int{p.Index, p.Count}] = state
+		}
+	}
+	f.fill(cmp.Or(countOf(all, largest, now), parts[0].Count))
+	for _, p := range parts {
+		if p.Count != len(f.Shards) {
 			continue
 		}
 		s := &f.Shards[p.Index-1]
