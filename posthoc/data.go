@@ -16,8 +16,8 @@ import (
 // whenever they score.
 //
 // Class means, covariances and their factors are computed once for all scores that
-// are fitted on the same Data, or on the same rows with other logits; what SHE needs of
-// them once for the same Data.
+// are fitted on the same Data, or on the same rows with other logits. SHE's patterns are
+// computed once for the same Data.
 type Data struct {
 	N, D     int
 	Classes  int                          // C

@@ -60,8 +60,9 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 	if err := data.need(logits | labels); err != nil {
 		return nil, err
 	}
-	start := 1 / 1.5
-	if data.N >= manyRows { // a part of them shows where to begin
+	const usualStart = 1 / 1.5
+	start := usualStart
+	if data.N >= manyRows { // a part of them tells about where it is
 		if near, err := inverseTemperature(ctx, data, start, blockRows/16); err == nil {
 			start = near
 		} else if ctx.Err() != nil {
@@ -69,6 +70,9 @@ func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
 		}
 	}
 	inverse, err := inverseTemperature(ctx, data, start, blockRows)
+	if err != nil && ctx.Err() == nil && start != usualStart {
+		inverse, err = inverseTemperature(ctx, data, usualStart, blockRows)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +121,7 @@ func inverseTemperature(ctx context.Context, data *Data, start float64, first in
 			step = math.Copysign(inverse/2, gradient)
 		}
 		inverse -= step
-		if math.Abs(step) <= 1e-9*inverse { // and the next is beyond float64
+		if math.Abs(step) <= 1e-9*inverse { // the next is smaller by orders of magnitude
 			return inverse, nil
 		}
 	}

@@ -58,7 +58,7 @@ const (
 	cacheBytes = 3 << 18
 	cacheRows  = 192
 
-	// A cosine in float64 takes the time of about so many products in float32.
+	// worthOfExact is how many products in float32 take the time of a cosine in float64.
 	worthOfExact = 32
 )
 

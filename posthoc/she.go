@@ -41,7 +41,7 @@ const (
 type SHE struct {
 	Metric   Metric // "" means InnerProduct
 	D        int
-	Patterns []float64 // [C, D]
+	Patterns []float64 // [C, D]; those fitted on the same Data share it, so do not change it
 }
 
 // FitSHE takes the mean of the rows that are predicted right as the pattern of their
@@ -54,6 +54,9 @@ func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
 	}
 	data.ofSHE.Lock()
 	defer data.ofSHE.Unlock()
+	if err := ctx.Err(); err != nil { // while another was fitted
+		return nil, err
+	}
 	if data.patterns == nil {
 		var err error
 		if data.patterns, err = findPatterns(ctx, data); err != nil {

@@ -1,6 +1,6 @@
 """What tests of a package have ended, by the logs of `go test -json` that scripts/test_arm64 keeps.
 
-    tested.py LOGS passed COMMIT    the top-level tests that passed or were skipped, for go test -skip;
+    tested.py LOGS passed COMMIT    the top-level tests that passed, for go test -skip;
                                     COMMIT is one commit, or any
     tested.py LOGS row NAME         a row of the table: passed, skipped, arguments, commits
     tested.py LOGS skipped          why tests were skipped: a line each, test and reason
@@ -40,7 +40,7 @@ def read(logs: pathlib.Path, wanted: str):
 logs, mode, *more = sys.argv[1:]
 ended, arguments = read(pathlib.Path(logs), more[0] if mode == "passed" else "any")
 if mode == "passed":
-    print("|".join(sorted(t for t, (action, *_) in ended.items() if "/" not in t and action != "fail")))
+    print("|".join(sorted(t for t, (action, *_) in ended.items() if "/" not in t and action == "pass")))
 elif mode == "skipped":
     for test, (action, _, reason) in sorted(ended.items()):
         if action == "skip":

@@ -10,7 +10,9 @@ import (
 )
 
 // hasAMX reports whether the processor has tiles of bytes, and asks the system for the
-// permission to use them, which it gives if its kernel saves them.
+// permission to use them, which it gives if its kernel saves them and the stacks for
+// signals of all threads have room for them. From then on it refuses smaller such stacks
+// to the whole process (sigaltstack, below some 11 KiB).
 var hasAMX = sync.OnceValue(func() bool {
 	if x := &cpu.X86; !x.HasAMXTile || !x.HasAMXInt8 {
 		return false

@@ -4,8 +4,9 @@ package kernels
 
 import "golang.org/x/sys/cpu"
 
-// assembled lists the sets in assembly that this machine can run.
-func assembled() []set {
+// assembled lists the sets in assembly that this machine can run, amx only if it is
+// wanted: Linux is asked for it.
+func assembled(amx bool) []set {
 	var sets []set
 	add := func(name, kernels string, m machine, v vectorKernels) {
 		sets = append(sets, set{name, kernels, func() Products[float32] { return &products{machine: m} }, &v})
@@ -15,7 +16,7 @@ func assembled() []set {
 		return nil
 	}
 	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
-		if hasAMX() {
+		if amx && hasAMX() {
 			add("amx", "avx512", machineAVX512, vectorsAVX512)
 		}
 		add("avx512", "avx512", machineAVX512, vectorsAVX512)

@@ -2,4 +2,4 @@
 
 package kernels
 
-func assembled() []set { return nil }
+func assembled(bool) []set { return nil }

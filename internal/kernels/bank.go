@@ -9,8 +9,8 @@ import (
 )
 
 // Bank is a matrix B [n,k] in float32, packed once for products A·Bᵀ with the rows of a
-// [Left]. Any number of goroutines may use it, and set different panels of it. No row of
-// A or B may be longer than 1.
+// [Left]. Any number of goroutines may use it, and set different panels of it. All rows
+// of A and B are finite and no longer than 1.
 type Bank struct {
 	n, k   int
 	panel  int // rows that are packed together
@@ -30,9 +30,12 @@ type coarse struct {
 	bytes *byteKernels
 }
 
-func coarseOf(wanted bool) (c coarse) {
+func coarseOf(wanted bool, k int) (c coarse) {
 	if f := &chosen().f64; wanted {
 		c = coarse{f.pairs, f.bytes}
+	}
+	if k > mostBytes {
+		c.bytes = nil
 	}
 	return c
 }
@@ -76,8 +79,11 @@ const (
 	byteRows    = 32
 	byteStep    = 64 // columns
 	largestByte = 1<<7 - 1
-	// byteRounding is more than what rounding to float32 changes, in a row of the bank
-	// and in the product.
+	// mostBytes is how many products of two bytes have a sum below 2³¹.
+	mostBytes = (1<<31 - 1) / (largestByte * largestByte)
+	// byteRounding is more than what rounding to float32 changes: the sum, its products
+	// with both scales, that of length and error, and their sum, of a magnitude up to 2;
+	// the stored error, and the bank's row itself. That is at most some 25·2⁻²⁴.
 	byteRounding = 0x1p-19
 )
 
@@ -91,7 +97,7 @@ type panelProducts interface {
 // Reset makes room for n rows of k numbers and reuses that of before. If coarse, the
 // products may be computed with numbers of 16 or 8 bits where that is faster.
 func (b *Bank) Reset(n, k int, coarse bool) {
-	b.n, b.k, b.panel, b.chosen, b.coarse = n, k, 64, chosen().products, coarseOf(coarse)
+	b.n, b.k, b.panel, b.chosen, b.coarse = n, k, 64, chosen().products, coarseOf(coarse, k)
 	switch {
 	case b.bytes != nil:
 		b.panel = byteRows
@@ -132,8 +138,8 @@ func (b *Bank) RowBytes() int {
 	return 4 * b.k
 }
 
-// Slack returns by how much the exact product of row i of a with any row can be above
-// and below the computed one.
+// Slack returns two bounds: the exact product of row i of a with any row is at most above
+// more, and at most below less, than the computed one.
 func (b *Bank) Slack(a *Left, i int) (above, below float64) {
 	switch {
 	case b.bytes != nil:
@@ -211,7 +217,7 @@ func (k *byteKernels) shrinkRow(to []int8, row []float32) (scale float32, change
 		return 0, norm(row)
 	}
 	sum := k.shrink(&to[0], &row[0], n, 1/scale, scale)
-	return scale, math.Sqrt(float64(sum)) * (1 + float64(n)*0x1p-24)
+	return scale, math.Sqrt(float64(sum)) * (1 + float64(n+8)*0x1p-24)
 }
 
 func norm(row []float32) float64 { return math.Sqrt(Dot(row, row)) }
@@ -231,7 +237,7 @@ type Left struct {
 // NewLeft returns rows of k numbers, for products with banks that may be coarse as is
 // said here. Set must be called for all rows.
 func NewLeft(rows []float32, k int, coarse bool) *Left {
-	a := &Left{m: len(rows) / k, k: k, rows: rows, coarse: coarseOf(coarse)}
+	a := &Left{m: len(rows) / k, k: k, rows: rows, coarse: coarseOf(coarse, k)}
 	switch m := (a.m + byteRows - 1) / byteRows * byteRows; {
 	case a.bytes != nil:
 		a.small, a.scale, a.error = make([]int8, m*padded(k)), make([]float32, 2*m), make([]float64, m)
@@ -325,7 +331,10 @@ var bytesRooms = sync.Pool{New: func() any { return new(bytesRoom) }}
 func (b *Bank) timesBytes(a *Left, i0, i1, j0, j1 int, c []float32) {
 	n, k := j1-j0, padded(b.k)
 	room := bytesRooms.Get().(*bytesRoom)
-	defer bytesRooms.Put(room)
+	defer func() {
+		room.task = bytesTask{} // which holds on to A and B
+		bytesRooms.Put(room)
+	}()
 	t, edge := &room.task, &room.edge
 	t.steps, t.sums = k/byteStep, &room.sums[-uintptr(unsafe.Pointer(&room.sums))/4%16] // from a cache line on
 	for i := i0; i < i1; i += byteRows {

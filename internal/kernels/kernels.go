@@ -136,19 +136,18 @@ func VectorsOf[T Real]() Vectors[T] {
 // Name returns the kernels that float32 uses: avx512, avx2, neon or go.
 func Name() string { return chosen().kernels }
 
-// Names lists those that this machine and build have, the fastest first.
-func Names() []string {
-	names := Sets()
-	return slices.DeleteFunc(names, func(name string) bool { return name == "amx" })
-}
+// Names lists the kernels of float32 that this machine and build have, the fastest
+// first; amx is not one of them.
+func Names() []string { return namesOf(available(false)) }
 
-// Set returns the set in use: amx or Name.
+// Set returns the name of the set in use: amx, or what Name returns.
 func Set() string { return chosen().name }
 
 // Sets lists the sets that this machine and build have, the fastest first.
-func Sets() []string {
-	var names []string
-	for _, s := range available() {
+func Sets() []string { return namesOf(available(true)) }
+
+func namesOf(sets []set) (names []string) {
+	for _, s := range sets {
 		names = append(names, s.name)
 	}
 	return names
@@ -171,7 +170,7 @@ var plain = set{
 }
 
 // available lists the sets that this machine can run, the fastest first.
-func available() []set { return append(assembled(), plain) }
+func available(amx bool) []set { return append(assembled(amx), plain) }
 
 // Variable is the name of the environment variable that chooses kernels.
 const Variable = "MLRBFN_KERNELS"
@@ -187,13 +186,13 @@ type choice struct {
 var chosen = sync.OnceValue(func() *choice { return choose(os.Getenv(Variable)) })
 
 func choose(name string) *choice {
-	sets := available()
+	sets := available(!slices.Contains([]string{"avx512", "avx2", "neon", "go"}, name))
 	for _, s := range sets {
 		if name == "" || name == s.name {
 			return &choice{s, float64Of(s.name), nil}
 		}
 	}
-	err := fmt.Errorf("%s=%s: this machine and build have %s", Variable, name, strings.Join(Sets(), ", "))
+	err := fmt.Errorf("%s=%s: this machine and build have %s", Variable, name, strings.Join(namesOf(sets), ", "))
 	return &choice{sets[0], float64Of(sets[0].name), err}
 }
 

@@ -14,7 +14,7 @@ import (
 
 // forEach runs a test with every set of kernels that this machine has.
 func forEach(t *testing.T, test func(*testing.T, set)) {
-	for _, s := range available() {
+	for _, s := range available(true) {
 		t.Run(s.name, func(t *testing.T) {
 			defer release()
 			test(t, s)

@@ -143,7 +143,7 @@ func TestOldCheckpointsEndAlike(t *testing.T) {
 			}
 			low, high, most = min(low, want[i].Score), max(high, want[i].Score), max(most, math.Abs(v.Score-want[i].Score))
 		}
-		if most > 0.02*(high-low) { // 0.008 on arm64
+		if most > 0.012*(high-low) { // 0.008 on arm64
 			t.Errorf("%s: scores differ by up to %.3g from those of an uninterrupted training, which go from %.3g to %.3g", name, most, low, high)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -115,7 +116,7 @@ func TestImagesOfOthers(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(outside, sum), data, 0o666))
 	folder := filepath.Join(dir, sum[:2])
 	must(t, os.Symlink(outside, folder))
-	if _, err := os.Stat(filepath.Join(folder, sum)); err != nil {
+	if _, err := os.Stat(filepath.Join(folder, sum)); err != nil && runtime.GOOS == "windows" {
 		t.Skip("no links here, as under Wine")
 	}
 	if _, err := m.Get(sum); err == nil {
