@@ -36,12 +36,8 @@ type right struct {
 // large is how many numbers of a head float32 is to hold, so that it is read fast.
 const large = 1 << 18
 
-// times puts A·Bᵀ [·, n] into c, for A [·, k] and B [n, k]. B must be the same in
-// every call.
-func (r *right) times(n, k int, a, b, c []float64) {
-	if n == 0 {
-		return
-	}
+// pack packs b [n,k] for times, which needs it no longer. Later calls do nothing.
+func (r *right) pack(n, k int, b []float64) {
 	r.once.Do(func() {
 		if n*k < large || slices.ContainsFunc(b, func(v float64) bool { return float64(float32(v)) != v }) {
 			r.matrix = kernels.NewRightTransposed(n, k, b)
@@ -55,6 +51,15 @@ func (r *right) times(n, k int, a, b, c []float64) {
 		}
 		r.matrix = kernels.NewRight(n, k, turned)
 	})
+}
+
+// times puts A·Bᵀ [·, n] into c, for A [·, k] and B [n, k]. B must be the same in
+// every call; after pack it is not read.
+func (r *right) times(n, k int, a, b, c []float64) {
+	if n == 0 {
+		return
+	}
+	r.pack(n, k, b)
 	r.matrix.NN(len(a)/k, a, c)
 }
 

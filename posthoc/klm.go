@@ -30,9 +30,8 @@ type KLM struct {
 	Classes  int
 	LogMeans []float64 // [C, C], log q; the one-hot log for a class that no row is predicted as
 
-	packed right
+	packed right // LogMeans without −Inf
 	once   sync.Once
-	finite []float64 // LogMeans without −Inf
 }
 
 // FitKLM fits KLM on the logits of data. OpenOOD takes validation rows. A class that
@@ -96,17 +95,18 @@ func (s *KLM) Score(ctx context.Context, dst []float64, b Batch) error {
 		return err
 	}
 	s.once.Do(func() {
-		s.finite = slices.Clone(s.LogMeans)
-		for i, v := range s.finite {
-			s.finite[i] = max(v, leastLog)
+		finite := slices.Clone(s.LogMeans)
+		for i, v := range finite {
+			finite[i] = max(v, leastLog)
 		}
+		s.packed.pack(c, c, finite)
 	})
 	return parallel.Blocks(ctx, len(dst), blockRows, func(from, to int) {
 		logits := b.Logits[from*c : to*c]
 		p := softmaxRows(logits, c)
 		crossed, done := scratch((to - from) * c)
 		defer done()
-		s.packed.times(c, c, p, s.finite, crossed)
+		s.packed.times(c, c, p, nil, crossed)
 		for i := from; i < to; i++ {
 			at := (i - from) * c
 			dst[i] = s.nearest(possible(logits[at:at+c]), p[at:at+c], crossed[at:at+c])

@@ -30,7 +30,7 @@ const (
 
 // SendTo has the state of a shard sent to the folder of a bucket, too: with the first change,
 // every 30 seconds, and when the run fails. It is deleted when the run has done all, for
-// then the part is there. A failure to send is of no account.
+// then the part is there. A state that cannot be sent stops nothing.
 func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind string, index, count int) {
 	name := fmt.Sprintf(object, kind, index, count)
 	r.send = func(text []byte, last bool) {

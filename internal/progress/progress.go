@@ -134,7 +134,7 @@ func (r *Recorder) text() []byte {
 	return append(text, '\n')
 }
 
-// write replaces the file. A failure is of no account: the next one may succeed.
+// write replaces the file. A failure stops nothing: the next one may succeed.
 func (r *Recorder) write(now time.Time) {
 	r.written = now
 	dir, name := filepath.Split(r.path)
