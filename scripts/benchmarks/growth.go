@@ -384,16 +384,9 @@ func (g *growth) peers(ctx context.Context, dir string, at [3]int) error {
 		}
 	}
 	for _, what := range growthPeers {
-		fields := strings.Fields(what)
-		python := peersPython(map[string]string{"faiss": "faiss", "scikit-learn": "sklearn", "numpy": "numpy"}[fields[0]])
-		if python == "" {
+		c, _, err := peerCost(ctx, what, dir)
+		if errors.Is(err, errNoPeer) {
 			continue
-		}
-		s := scoring{threads: runtime.GOMAXPROCS(0)}
-		out, err := s.pinned(ctx, python, "-c", growthPeer, fields[0], fields[1], dir)
-		var c cost
-		if err == nil {
-			_, err = fmt.Sscan(string(out), &c.seconds, &c.memory)
 		}
 		if err != nil {
 			log.Printf("%v: %s: %v", at, what, err)
@@ -402,4 +395,21 @@ func (g *growth) peers(ctx context.Context, dir string, at [3]int) error {
 		g.add(what, at, c)
 	}
 	return nil
+}
+
+var errNoPeer = errors.New("no Python has it")
+
+// peerCost measures one of growthPeers, with more arguments of peer_growth.py.
+func peerCost(ctx context.Context, what, dir string, more ...string) (c cost, seconds float64, err error) {
+	library, step, _ := strings.Cut(what, " ")
+	python := peersPython(map[string]string{"faiss": "faiss", "scikit-learn": "sklearn", "numpy": "numpy"}[library])
+	if python == "" {
+		return c, 0, fmt.Errorf("%s: %w", library, errNoPeer)
+	}
+	s := scoring{threads: runtime.GOMAXPROCS(0)}
+	out, err := s.pinned(ctx, append([]string{python, "-c", growthPeer, library, step, dir}, more...)...)
+	if err == nil {
+		_, err = fmt.Sscan(string(out), &c.seconds, &c.memory, &seconds)
+	}
+	return c, seconds, err
 }

@@ -1,21 +1,33 @@
-"""Times one step of scripts/bench growth: peer.py numpy|faiss|scikit-learn WHAT FOLDER.
+"""Times one step of scripts/bench growth or thousand: peer.py numpy|faiss|scikit-learn WHAT FOLDER [LIMIT QUERIES OTHERS].
 
-FOLDER has the sets train and id. Prints the processor seconds of all threads, and
-the bytes by which the memory grew at its peak, without the features.
+FOLDER has the sets train and id. With LIMIT (bytes) memory beyond it is refused, without the
+pages of files, and so many queries of id and of near are scored. Prints the processor seconds
+of all threads, the seconds, and the bytes by which the memory grew at its peak, without the
+features, which are read as they are needed.
 """
+import resource
 import sys
+import threading
 import time
 
 import numpy as np
 
-library, what, folder = sys.argv[1:]
-bank, labels = np.load(folder + "/train/features.npy"), np.load(folder + "/train/labels.npy")
+library, what, folder, *sizes = sys.argv[1:]
+bank, labels = np.load(folder + "/train/features.npy", mmap_mode="r"), np.load(folder + "/train/labels.npy")
 queries, k = np.load(folder + "/id/features.npy"), 50
+if sizes:
+    limit, n, others = map(int, sizes)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    queries = np.concatenate([queries[:n], np.load(folder + "/near/features.npy", mmap_mode="r")[:others]])
 classes = labels.max() + 1
+parts = [slice(i, i + 50_000) for i in range(0, len(bank), 50_000)]
 
 
 def unit(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+    u = np.empty(x.shape, np.float32)
+    for i in range(0, len(x), 50_000):
+        u[i : i + 50_000] = x[i : i + 50_000] / np.linalg.norm(x[i : i + 50_000], axis=1, keepdims=True)
+    return u
 
 
 def numpy_knn():
@@ -27,7 +39,8 @@ def numpy_knn():
 
 def faiss_knn():
     index = faiss.IndexFlatIP(bank.shape[1])
-    index.add(unit(bank))
+    for part in parts:
+        index.add(unit(bank[part]))
     index.search(unit(queries), k)
 
 
@@ -35,11 +48,8 @@ def sklearn_knn():
     NearestNeighbors(n_neighbors=k, algorithm="brute").fit(unit(bank)).kneighbors(unit(queries))
 
 
-def centred():
-    x = bank.astype(np.float64)
-    means = np.stack([x[labels == c].mean(axis=0) for c in range(classes)])
-    x -= means[labels]
-    return x, means
+def class_means():
+    return np.stack([bank[labels == c].mean(axis=0, dtype=np.float64) for c in range(classes)])
 
 
 def nearest(whiten, means):
@@ -48,20 +58,28 @@ def nearest(whiten, means):
 
 
 def numpy_mds():
-    x, means = centred()
-    nearest(np.linalg.inv(np.linalg.cholesky(x.T @ x / len(x))).T, means)
+    means, products = class_means(), 0
+    for part in parts:
+        x = bank[part] - means[labels[part]]
+        products += x.T @ x
+    nearest(np.linalg.inv(np.linalg.cholesky(products / len(bank))).T, means)
 
 
 def sklearn_mds():
-    x, means = centred()
-    nearest(np.linalg.cholesky(EmpiricalCovariance(assume_centered=True).fit(x).get_precision()), means)
+    means, x = class_means(), np.empty(bank.shape, np.float32)
+    for part in parts:
+        x[part] = bank[part] - means[labels[part]]
+    covariance = EmpiricalCovariance(assume_centered=True).fit(x).covariance_.astype(np.float64)
+    nearest(np.linalg.inv(np.linalg.cholesky(covariance)).T, means)
 
 
 def numpy_residual():
-    x = bank.astype(np.float64)
-    x -= x.mean(axis=0)
-    vectors = np.linalg.eigh(x.T @ x)[1]
-    np.linalg.norm((queries - bank.mean(axis=0)) @ vectors[:, : len(vectors) // 2], axis=1)
+    mean, products = bank.mean(axis=0, dtype=np.float64), 0
+    for part in parts:
+        x = bank[part] - mean
+        products += x.T @ x
+    vectors = np.linalg.eigh(products)[1]
+    np.linalg.norm((queries - mean) @ vectors[:, : len(vectors) // 2], axis=1)
 
 
 def sklearn_residual():
@@ -70,7 +88,9 @@ def sklearn_residual():
 
 
 def sklearn_logistic():
-    LogisticRegression(C=1, max_iter=20).fit(unit(bank) * bank.shape[1] ** 0.5, labels)
+    x = unit(bank)
+    x *= bank.shape[1] ** 0.5
+    LogisticRegression(C=1, max_iter=20).fit(x, labels)
 
 
 if library == "faiss":
@@ -92,8 +112,21 @@ def status(name):
 
 
 do = globals()[{"scikit-learn": "sklearn"}.get(library, library) + "_" + what]
-with open("/proc/self/clear_refs", "w") as f:
-    f.write("5")  # the peak begins anew
-before, cpu = status("VmRSS"), time.process_time()
-do()
-print(time.process_time() - cpu, status("VmHWM") - before)
+before, cpu, began = status("RssAnon"), time.process_time(), time.time()
+peak, done = before, threading.Event()
+
+
+def watch():
+    global peak
+    while not done.wait(0.02):
+        peak = max(peak, status("RssAnon"))
+
+
+watching = threading.Thread(target=watch)
+watching.start()
+try:
+    do()
+finally:
+    done.set()
+    watching.join()
+print(time.process_time() - cpu, peak - before, time.time() - began)

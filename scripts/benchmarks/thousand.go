@@ -52,7 +52,7 @@ func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error 
 	f.IntVar(&b.queries, "queries", 10_000, "rows to judge of the classes")
 	f.IntVar(&b.others, "others", 0, "rows to judge of other classes that are near (default: as many as -queries)")
 	f.Var(list{&b.steps}, "steps", `what to measure, with commas between: train, "train --preset imagenet1k", evaluate, methods
-(all) or names of methods (default train)`)
+(all), names of methods, or peers with 8 GiB (NumPy, faiss and scikit-learn) (default train)`)
 	f.StringVar(&b.results, "results", "", "`file` to add measurements to; those that it has with the same sizes are left out")
 	f.Float64Var(&b.c, "c", 0, "C of the linear head (default: chosen)")
 	f.IntVar(&b.epochs, "epochs", 0, "epochs of training (default: as train's)")
@@ -100,11 +100,13 @@ func (b *thousand) measure(ctx context.Context, _ string) (err error) {
 		switch {
 		case step == "methods":
 			methods = append(methods, posthoc.Names()...)
+		case step == "peers":
+			err = b.peers(ctx, dir, lines)
 		case step == "evaluate" && !b.has(lines, step+": all"):
 			err = b.evaluate(ctx, dir)
 		case trains && !b.has(lines, step+": all"):
 			err = b.train(ctx, dir, step, strings.TrimPrefix(preset, " --preset "))
-		case !trains && step != "evaluate":
+		case !trains && step != "evaluate" && step != "peers":
 			methods = append(methods, step)
 		}
 		if err != nil {

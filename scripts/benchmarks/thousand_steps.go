@@ -11,8 +11,10 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/head"
@@ -138,6 +140,30 @@ func (b *thousand) evaluate(ctx context.Context, dir string) (err error) {
 		return errors.Join(err, w.stopped())
 	}
 	return w.close()
+}
+
+// peers measures what others can do of this in 8 GiB.
+func (b *thousand) peers(ctx context.Context, dir string, lines []line) error {
+	for _, what := range growthPeers {
+		if b.has(lines, what) {
+			continue
+		}
+		c, seconds, err := peerCost(ctx, what, dir, strconv.Itoa(8<<30), strconv.Itoa(b.queries), strconv.Itoa(b.others))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			log.Printf("%s: %v", what, err) // such as too little memory
+			continue
+		}
+		fmt.Printf("%s: %.1f s, %.1f s of processor time, %.0f MiB\n", what, seconds, c.seconds, c.memory/(1<<20))
+		e := ended{name: what, private: int64(c.memory)}
+		e.took.wall, e.took.cpu = time.Duration(seconds*float64(time.Second)), time.Duration(c.seconds*float64(time.Second))
+		if err := b.record(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // methods measures fit and scores of methods, with the head of the nearest mean, of
