@@ -9,27 +9,32 @@ import numpy as np
 from ._errors import OptionError
 
 
-def plain(x: Any) -> Any:
-    """Returns a tensor of PyTorch as one that NumPy takes: without a gradient, and not in
-    bfloat16, which NumPy lacks. All else stays as it is."""
+def _array(x: Any, what: str) -> np.ndarray:
+    """Returns x as an array, in place where NumPy can: a tensor of PyTorch without its
+    gradient, and in float32 if it is of bfloat16, which NumPy lacks."""
     if hasattr(x, "detach"):
         x = x.detach()
         if str(getattr(x, "dtype", "")) == "torch.bfloat16":
             x = x.float()
-    return x
+    try:
+        if not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
+            x = np.from_dlpack(x)
+        return np.asarray(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise OptionError(f"NumPy cannot read the {what}: {error}") from None
+
+
+def plain(x: Any) -> Any:
+    """Returns a tensor of PyTorch as an array. All else stays as it is, for scikit-learn
+    to look at."""
+    return _array(x, "tensor") if hasattr(x, "detach") else x
 
 
 def rows(x: Any, columns: int | None = None) -> np.ndarray:
     """Returns features as float32 [n, d] in C order: x itself, without a copy, if it is
     that already. NumPy arrays, PyTorch tensors on the CPU and all that has __array__ or
     __dlpack__ are taken; other numbers are converted."""
-    x = plain(x)
-    if not isinstance(x, np.ndarray) and not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
-        x = np.from_dlpack(x)
-    try:
-        array = np.asarray(x)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(f"the features are no array of numbers in the processor's memory: {error}") from None
+    array = _array(x, "features")
     if array.dtype.kind not in "fiub":
         raise OptionError(f"features are numbers, and these are of the type {array.dtype}")
     if array.ndim != 2:
@@ -45,7 +50,7 @@ def rows(x: Any, columns: int | None = None) -> np.ndarray:
 def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the index of each row's class as int64 [n], -1 for None or NaN, and the
     classes, sorted."""
-    y = np.asarray(plain(y))
+    y = _array(y, "labels")
     if y.shape != (n,):
         raise OptionError(f"there are {n} rows of features, and the labels have the shape {y.shape}")
     if y.dtype.kind == "f":
