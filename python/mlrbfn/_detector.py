@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import pandas
 
 _FIELDS = [("class", object), ("label", np.int64), ("confidence", np.float64), ("score", np.float64), ("ood", np.bool_), ("p_value", np.float64)]
-_ANSWER = np.dtype([("path", object), *_FIELDS, ("error", object)])
+# Aligned, because PyTorch takes no column whose steps are not whole numbers of elements.
+_JUDGED = np.dtype(_FIELDS, align=True)
+_ANSWER = np.dtype([("path", object), *_FIELDS, ("error", object)], align=True)
 
 
 class Verdicts(np.recarray):
@@ -147,7 +149,7 @@ class Detector:
         n = len(x)
         columns = [np.empty(n, kind) for kind in (np.int64, np.float64, np.float64, np.bool_, np.float64)]
         self._call("verdicts", buffers=[x, *columns], quick=n <= 256)
-        verdicts = np.empty(n, _FIELDS).view(Verdicts)
+        verdicts = np.empty(n, _JUDGED).view(Verdicts)
         verdicts["class"] = self.classes_[columns[0]]
         for name, column in zip(("label", "confidence", "score", "ood", "p_value"), columns, strict=True):
             verdicts[name] = column
