@@ -37,7 +37,7 @@ type ModelReference struct {
 // the option Model.
 func (r ModelReference) Find(ctx context.Context) (string, error) {
 	if r.SHA256 == "" {
-		return "", options.Errorf("Model", "the model is not named by its hash, so that it must be named by the user")
+		return "", options.Errorf("Model", "nothing says which model the features come from; name its folder")
 	}
 	places := r.places()
 	tried := map[string]bool{}

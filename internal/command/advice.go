@@ -19,7 +19,7 @@ var flagOf = map[string]string{
 	"Epochs": "epochs", "Batch": "batch", "LR": "lr", "Schedule": "schedule", "Patience": "patience", "Balance": "balance", "Seeds": "seeds",
 	"Conditioning": "conditioning", "Shrinkage": "shrinkage", "Dims": "pca-dims",
 	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "PerClass": "per-class", "Score": "scores",
-	"TargetTPR": "target-tpr", "MaxFalseAlarms": "max-false-alarms",
+	"TargetTPR": "max-false-alarms", "MaxFalseAlarms": "max-false-alarms",
 	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
 	// Of images and models.
 	"Images": "images", "Sources": "images", "Roots": "images", "Add": "add", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "DType": "dtype", "Parts": "parts", "Out": "out", "Cache": "cache", "Copies": "cache",

@@ -117,6 +117,9 @@ func Call(number int64, name string, arguments []byte, buffers []Buffer) (answer
 
 // failure is the answer for an error.
 func failure(name string, err error) []byte {
+	if name == "images" { // what detect does, with images in memory
+		name = "detect"
+	}
 	text, _ := json.Marshal(map[string]string{"error": command.InWords(name, err), "kind": kind(err)})
 	return text
 }

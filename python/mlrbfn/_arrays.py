@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -48,15 +49,16 @@ def rows(x: Any, columns: int | None = None) -> np.ndarray:
 
 
 def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of each row's class as int64 [n], -1 for None or NaN, and the
-    classes, sorted."""
+    """Returns the index of each row's class as int64 [n], -1 for None, NaN or pandas' NA, and
+    the classes, sorted."""
     y = _array(y, "labels")
     if y.shape != (n,):
         raise OptionError(f"there are {n} rows of features, and the labels have the shape {y.shape}")
     if y.dtype.kind == "f":
         known = ~np.isnan(y)
     elif y.dtype.kind == "O":
-        known = np.array([v is not None and v == v for v in y], dtype=bool)
+        nothing = getattr(sys.modules.get("pandas"), "NA", None)
+        known = np.array([v is not None and v is not nothing and v == v for v in y], dtype=bool)
     else:
         known = np.ones(n, dtype=bool)
     index = np.full(n, -1, np.int64)

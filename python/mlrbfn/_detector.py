@@ -40,14 +40,19 @@ class Verdicts(np.recarray):
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the verdicts as a data frame."""
-        import pandas
-
+        pandas = _native.optional("pandas", "to_pandas")
         return pandas.DataFrame({name: np.asarray(self[name]) for name in self.dtype.names or ()})
 
 
 class Detector:
     """Says of features or images which class they are of, and whether they are of any
     class that it knows. `train` and `Detector.load` make it.
+
+    - ``classes_``: the classes, in the order of the labels
+    - ``info``: what its file says, as `mlrbfn show` reads it
+    - ``result``: what training came to, with the names of `mlrbfn train --json`; None for a
+      detector from a file
+    - ``description``: what `mlrbfn train` prints of it; "" for a detector from a file
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -59,12 +64,14 @@ class Detector:
     cat [False  True]
     """
 
-    classes_: np.ndarray  #: the classes, in the order of the labels
-    #: What training came to, with the names of `mlrbfn train --json`; None for a detector from a file.
+    classes_: np.ndarray
+    info: dict[str, Any]
     result: dict[str, Any] | None
-    description: str  #: what `mlrbfn train` prints of it; "" for a detector from a file
+    description: str
+    _handle: int
+    _finalizer: weakref.finalize[Any, Detector]
 
-    def __init__(self) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError("Detector.load and Detector.train make detectors")
 
     @classmethod
@@ -73,7 +80,7 @@ class Detector:
         self._handle = handle
         self._finalizer = weakref.finalize(self, _close, handle, os.getpid())
         self._finalizer.atexit = False
-        self.info: dict[str, Any] = self._call("info", quick=True)
+        self.info = self._call("info", quick=True)
         self.info["model"] = _native.decode(self.info["model"])
         self.classes_ = np.array(self.info["classes"]) if classes is None else classes
         self.result, self.description = result, description
@@ -144,7 +151,7 @@ class Detector:
         self._call("save", {"file": _native.encode(file)}, quick=True)
 
     def judge(self, X: Any) -> Verdicts:
-        """Judges rows of features [n, d]."""
+        """Judges rows of features [n, d]; see `Verdicts`."""
         x = _arrays.rows(X, self.n_features_in_)
         n = len(x)
         columns = [np.empty(n, kind) for kind in (np.int64, np.float64, np.float64, np.bool_, np.float64)]
@@ -184,7 +191,8 @@ class Detector:
         if all(isinstance(i, (str, os.PathLike)) for i in all_images):
             said = self._call("detect", {"paths": [_native.encode(i) for i in all_images], **common}, progress=progress) if all_images else []
         else:
-            pictures, buffers = [], []
+            pictures: list[dict[str, Any]] = []
+            buffers: list[np.ndarray] = []
             for at, image in enumerate(all_images):
                 if isinstance(image, (str, os.PathLike)):
                     pictures.append({"path": _native.encode(image)})
@@ -194,13 +202,14 @@ class Detector:
                     buffers.append(buffer)
             said = self._call("images", {"images": pictures, **common}, buffers, progress=progress)
         verdicts = np.empty(len(said), _ANSWER).view(Verdicts)
+        classes = self.classes_.tolist()
         for i, a in enumerate(said):
             failed = bool(a.get("error"))
             path = _native.decode(a["path"]) if a["path"] else None
             if failed:
                 verdicts[i] = (path, None, -1, np.nan, np.nan, False, np.nan, a["error"])
             else:
-                verdicts[i] = (path, self.classes_[a["label"]], a["label"], a["confidence"], a["score"], a["ood"], a["p_value"], None)
+                verdicts[i] = (path, classes[a["label"]], a["label"], a["confidence"], a["score"], a["ood"], a["p_value"], None)
         return verdicts
 
     def evaluate(self, known: Any, new: Any) -> dict[str, float]:

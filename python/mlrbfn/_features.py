@@ -101,8 +101,7 @@ class Features:
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the paths and classes of the rows as a data frame."""
-        import pandas
-
+        pandas = _native.optional("pandas", "to_pandas")
         return pandas.DataFrame({"path": self.paths or None, "class": self.y}, index=range(len(self)))
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import importlib
 import itertools
 import json
 import os
@@ -169,15 +170,15 @@ def _progress_bar(progress: bool | None) -> Callable[[], Any] | None:
     if progress is False or progress is None and not (sys.stderr is not None and sys.stderr.isatty()) and "ipykernel" not in sys.modules:
         return None
     try:
-        from tqdm.auto import tqdm
+        tqdm = optional("tqdm.auto", "progress=True").tqdm
     except ImportError:
         if progress:
-            raise ImportError("progress=True needs tqdm: pip install tqdm") from None
+            raise
         return None
 
     class Bar:
-        def __init__(self) -> None:
-            self.what, self.bar = "", None
+        what = ""
+        bar: Any = None
 
         def update_to(self, now: dict[str, Any]) -> None:
             if not now.get("what"):
@@ -198,6 +199,14 @@ def _progress_bar(progress: bool | None) -> Callable[[], Any] | None:
                 self.bar = None
 
     return Bar
+
+
+def optional(name: str, what: str) -> Any:
+    """Imports a package that only some functions need, what among them."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{what} needs {name.split('.')[0]}: pip install {name.split('.')[0]}") from error
 
 
 def encode(path: Any) -> str:

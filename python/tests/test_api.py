@@ -94,6 +94,10 @@ class Arrays(Trained):
         self.assertEqual((index.tolist(), classes.tolist()), ([1, -1, 0], [0, 1]))
         index, classes = _arrays.labels(["b", None, "a"], 3)
         self.assertEqual((index.tolist(), classes.tolist()), ([1, -1, 0], ["a", "b"]))
+        import pandas
+
+        index, classes = _arrays.labels(pandas.Series(["b", pandas.NA, "a"], dtype="string"), 3)
+        self.assertEqual((index.tolist(), classes.tolist()), ([1, -1, 0], ["a", "b"]))
         for y in ([1, 2], [None, None, None], ["a", 1, None]):
             with self.subTest(y), self.assertRaises(ValueError):
                 _arrays.labels(np.array(y, dtype=object), 3)
@@ -186,11 +190,20 @@ class Errors(Trained):
             (lambda: Detector.load(Path(self.room, "none")), FileNotFoundError, "none"),
             (lambda: Detector.load(bad), mlrbfn.DetectorError, "bad.safetensors"),
             (lambda: self.detector.detect(Path(self.room, "none.jpg")), FileNotFoundError, "none.jpg"),
+            (lambda: self.detector.detect([np.zeros((4, 4, 3), np.uint8)]), ValueError, "model: nothing says which model the features come from; name its folder"),
         ]:
             with self.subTest(text), self.assertRaisesRegex(kind, text) as raised:
                 do()
             self.assertIsInstance(raised.exception, mlrbfn.Error)
             self.assertNotIn("--", str(raised.exception))
+
+    def test_warnings_name_options(self) -> None:
+        with self.assertWarnsRegex(mlrbfn.DataWarning, r"accept fewer \(max_false_alarms\)"):
+            mlrbfn.train(self.x[::50], self.y[::50], epochs=2)
+
+    def test_other_packages_may_be_missing(self) -> None:
+        with self.assertRaisesRegex(ImportError, "to_pandas needs nothing_so: pip install nothing_so"):
+            _native.optional("nothing_so.there", "to_pandas")
 
     def test_a_panic_is_an_exception(self) -> None:
         with self.assertRaisesRegex(mlrbfn.Error, "there is no function"):
@@ -289,6 +302,7 @@ class Images(unittest.TestCase):
                             "mixed": [files[0], arrays[1], *opened[2:]], "one array": np.stack(arrays), "generator": (a for a in arrays)}.items():
             with self.subTest(how):
                 got = self.detector.detect(images if not isinstance(images, np.ndarray) else list(images))
+                self.assertIs(type(got[0]["class"]), str)
                 self.assertEqual(got.path.tolist(), [str(f) if how in ("paths", "text") or how == "mixed" and i == 0 else None for i, f in enumerate(files)])
                 for name in want.dtype.names:
                     np.testing.assert_array_equal(got[name], want[name])
