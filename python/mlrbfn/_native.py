@@ -183,12 +183,13 @@ def _progress_bar(progress: bool | None) -> Callable[[], Any] | None:
         def update_to(self, now: dict[str, Any]) -> None:
             if not now.get("what"):
                 return
+            total = now["total"] if now["total"] > 0 else None
             if self.bar is None or now["what"] != self.what:
                 self.close()
                 self.what = now["what"]
-                self.bar = tqdm(desc=self.what, total=now["total"] if now["total"] >= 0 else None, leave=False)
-            if now["total"] >= 0:
-                self.bar.total = now["total"]
+                self.bar = tqdm(desc=self.what, total=total, leave=False, bar_format=None if total else "{desc}: {elapsed}")
+            if total:
+                self.bar.total = total
             self.bar.n = now["done"]
             self.bar.set_postfix_str(now["note"], refresh=False)
             self.bar.refresh()

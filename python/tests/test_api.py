@@ -331,6 +331,7 @@ class Bars(unittest.TestCase):
         sys.stderr = usual
         self.assertTrue(tqdm.auto.tqdm)
         self.assertRegex(shown.getvalue(), "training|class hold-out")  # which is seen depends on the time
+        self.assertNotIn(": 0it", shown.getvalue())  # what has no count shows the time alone
 
 
 def load_tests(_loader: object, tests: unittest.TestSuite, _pattern: object) -> unittest.TestSuite:
