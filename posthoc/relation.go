@@ -33,8 +33,8 @@ func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
 // k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z). Reads
 // features and logits. Features of zeros score 0. With up to 64 classes, relations
 // below 0.03 are computed in float32 and subtracted from the sum of all; with N
-// training rows the error of the score is about 10⁻⁸·√N. With more classes
-// everything is float64.
+// training rows the error of the score is about 10⁻⁸·√N. With more classes each
+// relation is computed in float64, and their sum is rounded once.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {
@@ -107,17 +107,19 @@ type relation struct {
 	high    kernels.Bank // [segments, C]
 	lengths []float64    // [segments]
 
-	// With many classes relations are added in the order of the class that the
-	// block's rows are predicted as; that is the packed rows' order if sorted.
-	order  []int // by row of the block
-	sorted bool
+	sums []relationSum // with many classes, of the queries
 }
 
-// related is a relation that counts, with the order of its row.
-type related struct {
-	order int
-	value float64
+// relationSum is a sum of relations that count, in units of 2⁻⁵⁸. As each is a whole
+// number of these, the sum does not depend on their order.
+type relationSum struct{ high, low uint64 }
+
+func (s *relationSum) add(relation float64) {
+	low, carry := bits.Add64(s.low, uint64(int64(relation*0x1p58)), 0)
+	s.low, s.high = low, s.high+carry
 }
+
+func (s relationSum) value() float64 { return float64(s.high)*0x1p6 + float64(s.low)*0x1p-58 }
 
 // ask begins the work on n queries.
 func (r *relation) ask(ctx context.Context, from, n int) (err error) {
@@ -134,6 +136,7 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 		r.total = make([]float64, r.classes*r.bank.D)
 		return nil
 	}
+	r.sums = make([]relationSum, n)
 	narrow := make([]float32, len(r.p))
 	r.asked = kernels.NewLeft(narrow, r.classes, true)
 	return parallel.Blocks(ctx, n, blockRows, func(from, to int) {
@@ -157,17 +160,13 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 	return err
 }
 
-// rank finds the order of rows by the class that they are predicted as, and puts
-// them in it if sort.
-func (r *relation) rank(p *packed, sort bool) {
-	r.order = r.order[:0]
-	for i := range len(r.block) / r.classes {
-		top := argmax(r.block[i*r.classes : (i+1)*r.classes])
-		r.order = append(r.order, top*len(r.block)+i)
+// sort puts packed rows in the order of the class that they are predicted as.
+func (r *relation) sort(p *packed) {
+	var top []int
+	for row := range slices.Chunk(r.block, r.classes) {
+		top = append(top, argmax(row))
 	}
-	if r.sorted = sort; sort {
-		slices.SortFunc(p.at, func(a, b int) int { return cmp.Compare(r.order[a], r.order[b]) })
-	}
+	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
 }
 
 // prepare computes what all queries need of the packed rows.
@@ -250,10 +249,9 @@ func (r *relation) look(some []bool, from, to int) {
 	}
 }
 
-// relate adds to the scores of a tile's queries their relations to its rows, or to later,
-// by query. some is what look has set. It returns how many relations it computed that do
-// not count.
-func (r *relation) relate(t *tile, some []bool, later [][]related) (inVain int64) {
+// relate adds to the scores of a tile's queries their relations to its rows. some is what
+// look has set. It returns how many relations it computed that do not count.
+func (r *relation) relate(t *tile, some []bool) (inVain int64) {
 	c := r.classes
 	low, high := relationThreshold-unsure, relationThreshold+unsure
 	if r.total == nil {
@@ -290,10 +288,8 @@ func (r *relation) relate(t *tile, some []bool, later [][]related) (inVain int64
 					// is not added at once.
 					v := float64(t.value(t.query(i), l, from+j) * likeness)
 					switch counts := v > relationThreshold; {
-					case counts && r.total == nil && r.sorted:
-						r.scores[i] += v
 					case counts && r.total == nil:
-						later[i-t.from] = append(later[i-t.from], related{r.order[t.at[from+j]], v})
+						r.sums[i].add(v)
 					case !counts && r.total != nil:
 						r.scores[i] -= v
 					case !counts:
@@ -304,17 +300,6 @@ func (r *relation) relate(t *tile, some []bool, later [][]related) (inVain int64
 		}
 	}
 	return inVain
-}
-
-// settle adds what relate left for later to the scores of queries from at on.
-func (r *relation) settle(later [][]related, at int) {
-	for i, counted := range later {
-		slices.SortFunc(counted, func(a, b related) int { return cmp.Compare(a.order, b.order) })
-		for _, v := range counted {
-			r.scores[at+i] += v.value
-		}
-		later[i] = counted[:0]
-	}
 }
 
 // addTotal adds the sum of all relations to the scores of queries x [n, D], from

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -100,6 +101,52 @@ func TestScoreAll(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRelationsMemory: relations that count take no memory, not even those by a second
+// head, by whose classes the rows are not ordered. Here all count.
+func TestRelationsMemory(t *testing.T) {
+	const n, queries, d, classes = 1 << 12, 1 << 7, 4, 70
+	bank := make([]float32, n*d)
+	for i := range bank {
+		bank[i] = 1
+	}
+	logits := func(rows, class int) []float64 {
+		z := make([]float64, rows*classes)
+		for i := range rows {
+			z[i*classes+class] = 100
+		}
+		return z
+	}
+	data := posthoc.NewData(bank, d, nil, classes)
+	allocated := func(heads int) uint64 {
+		var scores []posthoc.Scorer
+		var batches []posthoc.Batch
+		var got [][]float64
+		for class := range heads {
+			s, err := posthoc.FitRelation(data.WithLogits(posthoc.Matrix(logits(n, class), classes)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			scores, batches = append(scores, s), append(batches, posthoc.Batch{Features: bank[:queries*d], Logits: logits(queries, class)})
+			got = append(got, make([]float64, queries))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := posthoc.ScoreAll(t.Context(), got, scores, batches); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		for _, dst := range got {
+			if dst[0] != n {
+				t.Fatalf("a query that is all training rows scores %v, want %d", dst[0], n)
+			}
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if one, two := allocated(1), allocated(2); two > 2*one {
+		t.Errorf("a second head takes %d bytes, the first %d", two-one, one)
 	}
 }
 

@@ -101,7 +101,7 @@ func (s *search) plan(workers int) (queries, block int, err error) {
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
 	row := 6*d + 8*int64(min(s.k, s.bank.N)) + 32
 	for _, r := range s.relations {
-		row += 14 * int64(r.classes)
+		row += 14*int64(r.classes) + 16
 		rows = min(relationBlock, int64(s.bank.N))
 	}
 	n := wholeTiles(memory / 2 / row)
@@ -197,7 +197,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	// Tiles share the buffers of the products.
 	rooms := make(chan *searchRoom, workers)
 	for range workers {
-		rooms <- &searchRoom{some: make([][]bool, len(s.relations)), later: make([][]related, len(s.relations)*wideRows)}
+		rooms <- &searchRoom{some: make([][]bool, len(s.relations))}
 	}
 	var rows packed
 	for from := 0; from < s.bank.N; from += block {
@@ -224,7 +224,7 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 					t := tile{&rows, left, scaled, length, i, min(i+tileRows, to), first, last, room}
 					t.multiply()
 					for at, r := range s.relations {
-						s.exact.Add(r.relate(&t, room.some[at][i%wide*len(r.lengths):], room.later[at*wideRows+i%wide:]))
+						s.exact.Add(r.relate(&t, room.some[at][i%wide*len(r.lengths):]))
 					}
 					for at := i; at < t.to && k > 0; at++ {
 						if length[at] > 0 {
@@ -235,9 +235,6 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			}
 			s.exact.Add(room.exact)
 			room.exact = 0
-			for at, r := range s.relations {
-				r.settle(room.later[at*wideRows:][:to-i], i)
-			}
 		})
 		if err != nil {
 			return err
@@ -252,6 +249,10 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 		for _, r := range s.relations {
 			if r.total != nil {
 				r.addTotal(scaled[i*d:to*d], length[i:to], i)
+				continue
+			}
+			for j := i; j < to; j++ {
+				r.scores[j] += r.sums[j].value() // to 0 or NaN
 			}
 		}
 		for ; i < to; i++ {
@@ -296,8 +297,8 @@ func (s *search) pack(ctx context.Context, p *packed, from, to int) error {
 		if err := r.read(ctx, from, to); err != nil {
 			return err
 		}
-		if r.classes > mostSummed {
-			r.rank(p, i == 0)
+		if i == 0 && r.classes > mostSummed {
+			r.sort(p)
 		}
 	}
 	for _, i := range p.at {
@@ -327,9 +328,8 @@ func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m
 type searchRoom struct {
 	products   []float32
 	candidates []candidate
-	some       [][]bool    // [relations], as look sets it
-	later      [][]related // [relations, wideRows], by query
-	exact      int64       // see search
+	some       [][]bool // [relations], as look sets it
+	exact      int64    // see search
 }
 
 // look looks for segments that can have relations that count to queries from … to−1.
