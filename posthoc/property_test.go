@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -173,6 +174,9 @@ func TestKNNIsExact(t *testing.T) {
 		n, d := rapid.IntRange(1, 150).Draw(t, "n"), rapid.IntRange(1, 9).Draw(t, "d")
 		k := rapid.IntRange(1, 20).Draw(t, "k")
 		*posthoc.LeastCoarse = rapid.IntRange(0, 10).Draw(t, "least for coarse products")
+		if rapid.Bool().Draw(t, "products of bytes") {
+			defer kernels.BytesInGo()()
+		}
 		data := drawRows(t, n, d, 1)
 		bank := data.Features(0, n)
 		for i := range rapid.IntRange(0, n).Draw(t, "equal rows") {
@@ -210,8 +214,11 @@ func TestKNNAmongNearlyEqualRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
-	for i, memory := range []int64{0, 1 << 20, 1 << 20} {
-		s.Memory, *posthoc.LeastCoarse = memory, []int{1000, 1000, 1}[i]
+	for i, memory := range []int64{0, 1 << 20, 1 << 20, 1 << 20} {
+		s.Memory, *posthoc.LeastCoarse = memory, []int{1000, 1000, 1, 1}[i]
+		if i == 3 {
+			defer kernels.BytesInGo()()
+		}
 		for i, got := range score(t, s, 5, posthoc.Batch{Features: bank[:5*d]}) {
 			if want := kthDistance(bank[i*d:(i+1)*d], bank, k); !(math.Abs(got-want) < 1e-15) {
 				t.Errorf("memory %d, coarse products from %d queries on: row %d scores %g, want %g", memory, *posthoc.LeastCoarse, i, got, want)

@@ -9,11 +9,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // TestScoreAll holds KNN and relations by two heads, with few classes and many,
-// against their definitions and each against itself alone and with less memory.
+// against their definitions and each against itself alone, with less memory and by coarse
+// products.
 func TestScoreAll(t *testing.T) {
 	const n, queries, d = 5000, 150, 24
 	for _, classes := range []int{5, 100} {
@@ -58,8 +60,11 @@ func TestScoreAll(t *testing.T) {
 			}
 			var first [][]float64
 			defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
-			for i, memory := range []int64{0, 1 << 20, 1 << 20} {
-				*posthoc.LeastCoarse = []int{1000, 1000, 10}[i] // products in float32, and coarse
+			for i, memory := range []int64{0, 1 << 20, 1 << 20, 1 << 20} {
+				*posthoc.LeastCoarse = []int{1000, 1000, 10, 10}[i] // products in float32, and coarse
+				if i == 3 {
+					defer kernels.BytesInGo()()
+				}
 				for _, s := range scores {
 					switch s := s.(type) {
 					case *posthoc.KNN:
@@ -97,7 +102,7 @@ func TestScoreAll(t *testing.T) {
 					first = got
 				}
 				if !slices.EqualFunc(got, first, slices.Equal) {
-					t.Errorf("memory %d changes scores", memory)
+					t.Errorf("run %d, with memory %d, gives other scores", i, memory)
 				}
 			}
 		})

@@ -127,8 +127,11 @@ func TestProducts(t *testing.T) {
 func TestBank(t *testing.T) {
 	before := *chosen()
 	defer func() { *chosen() = before }()
-	for _, name := range Sets() {
-		*chosen() = *choose(name)
+	for _, name := range append(Sets(), "") {
+		if *chosen() = *choose(name); name == "" {
+			name = "bytes in go"
+			BytesInGo()
+		}
 		t.Run(name, func(t *testing.T) {
 			check(t, func(r *rapid.T) {
 				m, n := rapid.IntRange(1, 70).Draw(r, "m"), rapid.IntRange(1, 140).Draw(r, "n")
@@ -194,12 +197,21 @@ func TestBank(t *testing.T) {
 
 // TestBytes holds products of bytes against sums of integers.
 func TestBytes(t *testing.T) {
-	if !slices.Contains(Sets(), "amx") {
-		t.Skip("this machine or build has no AMX")
-	}
 	before := *chosen()
 	defer func() { *chosen() = before }()
-	*chosen() = *choose("amx")
+	t.Run("go", func(t *testing.T) {
+		BytesInGo()
+		testBytes(t)
+	})
+	t.Run("amx", func(t *testing.T) {
+		if *chosen() = *choose("amx"); Set() != "amx" {
+			t.Skip("this machine or build has no AMX")
+		}
+		testBytes(t)
+	})
+}
+
+func testBytes(t *testing.T) {
 	check(t, func(r *rapid.T) {
 		m, n, k := rapid.IntRange(1, 70).Draw(r, "m"), rapid.IntRange(1, 100).Draw(r, "n"), rapid.IntRange(1, 300).Draw(r, "k")
 		rng := rngOf(r)
