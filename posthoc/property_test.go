@@ -227,6 +227,42 @@ func TestKNNAmongNearlyEqualRows(t *testing.T) {
 	}
 }
 
+// TestKNNOfRoundedBytes has a nearest row that products of bytes place behind all others:
+// because of how the query is rounded to bytes, and because of how the others are.
+func TestKNNOfRoundedBytes(t *testing.T) {
+	const n, d = 300, 64
+	var rows [4][d]float32
+	query, nearest, other, short := rows[0][:], rows[1][:], rows[2][:], rows[3][:]
+	for i := range d {
+		query[i], nearest[i] = 0.49, 127 // 0.49 becomes 0
+		if i%2 == 0 && 0 < i && i < 50 {
+			other[i], other[i+1] = 127, -127
+		}
+	}
+	query[0], other[0] = 127, 125
+	short[0], short[1] = 19.51, 127 // 19.51 becomes 20
+	defer kernels.BytesInGo()()
+	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
+	*posthoc.LeastCoarse = 1
+	for name, of := range map[string]struct{ query, nearest, other []float32 }{
+		"query":  {query, nearest, other},
+		"others": {[]float32{0: 1, d - 1: 0}, []float32{0: 20, 1: 127, d - 1: 0}, short},
+	} {
+		bank := slices.Concat(slices.Repeat(of.other, n), of.nearest, slices.Repeat(of.other, n))
+		s, err := posthoc.FitKNN(posthoc.NewData(bank, d, nil, 0), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := kthDistance(of.query, of.nearest, 1)
+		if got := score(t, s, 1, posthoc.Batch{Features: of.query})[0]; !(math.Abs(got-want) < 1e-15) {
+			t.Errorf("rounding of the %s: %g, want %g", name, got, want)
+		}
+		if other := kthDistance(of.query, of.other, 1); !(other < want) {
+			t.Errorf("rounding of the %s: another row is as near, %g", name, other)
+		}
+	}
+}
+
 func kthDistance(q, bank []float32, k int) float64 {
 	var distances []float64
 	for row := range slices.Chunk(bank, len(q)) {

@@ -155,6 +155,32 @@ func TestRelationsMemory(t *testing.T) {
 	}
 }
 
+// TestRelationOfRoundedBytes has relations that count and that products of bytes put below
+// the threshold, because of how the query's probabilities are rounded.
+func TestRelationOfRoundedBytes(t *testing.T) {
+	const n, d, classes = 1000, 4, 100
+	bank, known := slices.Repeat([]float32{1}, n*d), make([]float64, n*classes)
+	for i := range known {
+		known[i] = math.Log(24)
+		if i%classes == 0 {
+			known[i] = math.Log(127)
+		}
+	}
+	asked := make([]float64, classes)
+	asked[0] = math.Log(classes - 1) // a half of the probability
+	defer kernels.BytesInGo()()
+	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
+	*posthoc.LeastCoarse = 1
+	s, err := posthoc.FitRelation(posthoc.NewData(bank, d, nil, classes).WithLogits(posthoc.Matrix(known, classes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := alone(s, posthoc.Batch{Features: bank[:d], Logits: asked}, 1)
+	if want := n * (127./2 + 24./2) / (127 + 24*(classes-1)); err != nil || !(math.Abs(got[0]-want) <= 1e-12*want) {
+		t.Errorf("%v, want %v: %v", got, want, err)
+	}
+}
+
 // TestRelationToNothing: where no relation counts the score is 0, and no rounding
 // of what was left out.
 func TestRelationToNothing(t *testing.T) {
