@@ -14,6 +14,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/options"
@@ -167,30 +168,10 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 	for _, name := range names {
 		group.Go(func() error {
 			size := meta.Files[name].Bytes
-			return add(name, func(w io.Writer) error { return fetch(ctx, folder, name, size, w) })
+			return add(name, func(w io.Writer) error { return parts.Written{Name: name, Bytes: size}.Copy(ctx, folder, w) })
 		})
 	}
 	return group.Wait()
-}
-
-// fetch writes an object of a known size.
-func fetch(ctx context.Context, folder *bucket.Folder, name string, size int64, w io.Writer) error {
-	r, o, err := folder.OpenRange(ctx, name, 0, -1, "")
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		return err
-	}
-	var n int64
-	if o.Size <= size {
-		n, err = io.Copy(w, io.LimitReader(r, size+1))
-	}
-	err = errors.Join(err, r.Close())
-	if err == nil && (n != size || o.Size > size) {
-		err = fmt.Errorf("%w: %s has %d bytes, %s says %d: it was cut short or altered", ErrDamaged, folder.URL(name), max(n, o.Size), metaFile, size)
-	}
-	return err
 }
 
 // readMetaOf reads the features.json of a set in a bucket.
@@ -254,7 +235,7 @@ func openBucket(ctx context.Context, url string) (*Set, error) {
 
 // notYet says what is missing of a set of parts in a bucket.
 func notYet(ctx context.Context, folder *bucket.Folder) error {
-	b := &Bucket{folder}
+	b := bucketOf(folder)
 	parts, err := b.Parts(ctx)
 	if err != nil || len(parts) == 0 {
 		return errors.Join(err, fmt.Errorf("feature set %s: %w", strings.TrimSuffix(folder.String(), "/"), fs.ErrNotExist))

@@ -32,6 +32,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 )
 
@@ -73,7 +74,7 @@ var (
 	// ErrNotSet says that a folder exists but is not a feature set.
 	ErrNotSet = errors.New("not a feature set")
 	// ErrDamaged says that the files of a set are malformed or disagree.
-	ErrDamaged = errors.New("damaged feature set")
+	ErrDamaged = parts.ErrDamaged
 	// ErrVersion says that a set is of a newer version of the format.
 	ErrVersion = errors.New("written by a newer version of this program")
 	// ErrFingerprint says that sets must not be mixed.

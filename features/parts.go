@@ -2,7 +2,6 @@ package features
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,6 +21,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/options"
 )
@@ -38,7 +38,7 @@ import (
 const (
 	partsFile    = "parts.json"
 	partsVersion = 1
-	partName     = "part-%05d-of-%05d"
+	partKind     = "part" // see internal/parts
 )
 
 // manifest is parts.json.
@@ -61,7 +61,7 @@ type partLine struct {
 
 // PartDir returns the folder of a shard in a set of parts.
 func PartDir(dir string, shard Shard) string {
-	return filepath.Join(dir, fmt.Sprintf(partName, shard.Index, shard.Count))
+	return filepath.Join(dir, parts.Name(partKind, parts.Shard(shard)))
 }
 
 // PartFolder is a shard in the folder of a set of parts.
@@ -84,10 +84,11 @@ func ListParts(dir string) ([]PartFolder, error) {
 		if work != "" && !strings.HasPrefix(work, "-") {
 			continue
 		}
-		var s Shard
-		if _, err := fmt.Sscanf(name, partName, &s.Index, &s.Count); err != nil || name != filepath.Base(PartDir(dir, s)) || s.Index < 1 || s.Index > s.Count {
+		shard, ok := parts.Parse(partKind, name)
+		if !ok {
 			continue
 		}
+		s := Shard(shard)
 		p := found[s]
 		if p == nil {
 			p = &PartFolder{Shard: s, Dir: PartDir(dir, s)}
@@ -95,14 +96,12 @@ func ListParts(dir string) ([]PartFolder, error) {
 		}
 		p.Begun, p.Finished = p.Begun || begun, p.Finished || !begun
 	}
-	var parts []PartFolder
+	var all []PartFolder
 	for _, p := range found {
-		parts = append(parts, *p)
+		all = append(all, *p)
 	}
-	slices.SortFunc(parts, func(a, b PartFolder) int {
-		return cmp.Or(cmp.Compare(a.Count, b.Count), cmp.Compare(a.Index, b.Index))
-	})
-	return parts, nil
+	slices.SortFunc(all, func(a, b PartFolder) int { return parts.Shard(a.Shard).Compare(parts.Shard(b.Shard)) })
+	return all, nil
 }
 
 // PreparePart makes sure that a shard may be written into the folder of a set of parts.

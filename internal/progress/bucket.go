@@ -3,13 +3,13 @@ package progress
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
@@ -19,8 +19,8 @@ const (
 	Verdicts = "verdicts"
 )
 
-// object is beside a part that goes to a bucket, and has its state, by its kind and shard.
-const object = "%s-%05d-of-%05d.progress"
+// suffix is that of the object beside a part that goes to a bucket which has its state.
+const suffix = ".progress"
 
 const (
 	sendEvery    = 30 * time.Second
@@ -32,7 +32,7 @@ const (
 // every 30 seconds, and when the run fails. It is deleted when the run has done all, for
 // then the part is there. A state that cannot be sent stops nothing.
 func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind string, index, count int) {
-	name := fmt.Sprintf(object, kind, index, count)
+	name := parts.Name(kind, parts.Shard{Index: index, Count: count}) + suffix
 	r.send = func(text []byte, last bool) {
 		ctx, patience := ctx, patience
 		if last {
@@ -84,10 +84,10 @@ func (r *Recorder) sendNow(now time.Time) {
 	r.sent, r.sending = now, parallel.Start(func() struct{} { r.send(text, false); return struct{}{} })
 }
 
-// In reads the states of shards in the folder of a bucket, by index and count.
-func In(ctx context.Context, folder *bucket.Folder, kind string) (map[[2]int]State, error) {
+// In reads the states of shards in the folder of a bucket.
+func In(ctx context.Context, folder *bucket.Folder, kind string) (map[parts.Shard]State, error) {
 	var mu sync.Mutex
-	states := map[[2]int]State{}
+	states := map[parts.Shard]State{}
 	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(32)
 	for o, err := range folder.List(ctx, kind+"-") {
@@ -95,8 +95,9 @@ func In(ctx context.Context, folder *bucket.Folder, kind string) (map[[2]int]Sta
 			_ = group.Wait()
 			return nil, err
 		}
-		var shard [2]int
-		if _, err := fmt.Sscanf(o.Name, kind+strings.TrimPrefix(object, "%s"), &shard[0], &shard[1]); err != nil || o.Name != fmt.Sprintf(object, kind, shard[0], shard[1]) || shard[0] < 1 || shard[0] > shard[1] {
+		name, is := strings.CutSuffix(o.Name, suffix)
+		shard, ok := parts.Parse(kind, name)
+		if !is || !ok {
 			continue
 		}
 		group.Go(func() error {

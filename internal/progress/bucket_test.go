@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 )
 
@@ -29,7 +30,7 @@ func TestStatesInBucket(t *testing.T) {
 	first, second, third := begin(1), begin(2), begin(3)
 	first.Sends()
 	first.sending.Wait()
-	if found, err := In(t.Context(), folder, Part); err != nil || !found[[2]int{1, 3}].Sending || found[[2]int{1, 3}].Stopped {
+	if found, err := In(t.Context(), folder, Part); err != nil || !found[parts.Shard{Index: 1, Count: 3}].Sending || found[parts.Shard{Index: 1, Count: 3}].Stopped {
 		t.Errorf("while the part is sent the bucket has %+v, %v", found, err)
 	}
 	first.End(errors.New("the connection broke"))
@@ -47,13 +48,13 @@ func TestStatesInBucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) != 2 || !slices.Contains(slices.Collect(maps.Keys(found)), [2]int{3, 3}) {
+	if len(found) != 2 || !slices.Contains(slices.Collect(maps.Keys(found)), parts.Shard{Index: 3, Count: 3}) {
 		t.Fatalf("%v", found)
 	}
-	if s := found[[2]int{1, 3}]; s.Done != 4 || !s.Stopped || !s.Sending || s.Failed["cut short"] != 1 || time.Since(s.Moved) > time.Hour {
+	if s := found[parts.Shard{Index: 1, Count: 3}]; s.Done != 4 || !s.Stopped || !s.Sending || s.Failed["cut short"] != 1 || time.Since(s.Moved) > time.Hour {
 		t.Errorf("%+v", s)
 	}
-	if s := found[[2]int{3, 3}]; s.Done != 12 || s.Stopped {
+	if s := found[parts.Shard{Index: 3, Count: 3}]; s.Done != 12 || s.Stopped {
 		t.Errorf("%+v", s)
 	}
 }

@@ -22,6 +22,7 @@ import (
 var layers = [][]string{
 	{"internal", "options"},
 	{"metrics", "bucket"},
+	{"internal/parts"},
 	{"internal/progress"},
 	{"features"},
 	{"dataset"},

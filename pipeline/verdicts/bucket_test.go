@@ -111,6 +111,10 @@ func TestPartsInBucket(t *testing.T) {
 			t.Error("what was fetched is damaged, and is there")
 		}
 	}
+	check(t, at.Delete(ctx, r.File))
+	if err := set.Fetch(ctx, &r, filepath.Join(t.TempDir(), "fetched")); !errors.Is(err, features.ErrDamaged) {
+		t.Errorf("%v", err)
+	}
 	// A record of another shard does not say what it replaced.
 	damaged := r
 	damaged.Work.Shard = "2/2"

@@ -11,7 +11,6 @@ package verdicts
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -35,6 +34,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/internal/regular"
@@ -168,7 +168,7 @@ func (s *Summary) count(l Line) {
 
 // name returns the beginning of the names of a part's files.
 func name(dir string, s features.Shard) string {
-	return filepath.Join(dir, fmt.Sprintf("part-%05d-of-%05d", s.Index, s.Count))
+	return filepath.Join(dir, parts.Name("part", parts.Shard(s)))
 }
 
 // ProgressFile returns the file that tells how far a part has come.
@@ -189,11 +189,12 @@ func List(dir string) ([]Part, error) {
 	}
 	found := map[features.Shard]*Part{}
 	for _, e := range entries {
-		var s features.Shard
 		base, suffix, _ := strings.Cut(e.Name(), ".")
-		if _, err := fmt.Sscanf(base, "part-%05d-of-%05d", &s.Index, &s.Count); err != nil || base != filepath.Base(name("", s)) || s.Index < 1 || s.Index > s.Count {
+		shard, ok := parts.Parse("part", base)
+		if !ok {
 			continue
 		}
+		s := features.Shard(shard)
 		begun := suffix == "partial" || strings.HasPrefix(suffix, "partial-")
 		if suffix != "json" && !begun {
 			continue
@@ -209,12 +210,12 @@ func List(dir string) ([]Part, error) {
 			return nil, err
 		}
 	}
-	var parts []Part
+	var all []Part
 	for _, p := range found {
-		parts = append(parts, *p)
+		all = append(all, *p)
 	}
-	slices.SortFunc(parts, func(a, b Part) int { return cmp.Or(cmp.Compare(a.Count, b.Count), cmp.Compare(a.Index, b.Index)) })
-	return parts, nil
+	slices.SortFunc(all, func(a, b Part) int { return parts.Shard(a.Shard).Compare(parts.Shard(b.Shard)) })
+	return all, nil
 }
 
 func readRecord(path string) (*Record, error) {
@@ -282,7 +283,9 @@ type Elsewhere struct {
 	Record *Record
 	// Damaged says that its verdicts are not those that were written: the part is made again.
 	Damaged bool
-	Fetch   func(file string) error // writes its verdicts to a file
+	// Fetch writes its verdicts to a file. The error wraps features.ErrDamaged if they are not
+	// those that were written.
+	Fetch func(file string) error
 }
 
 // Create begins or continues the part of a shard. Where there are lines of an interrupted
@@ -374,7 +377,7 @@ func Create(dir string, shard features.Shard, work Work, known func(path string)
 		if far {
 			err = o.Elsewhere.Fetch(w.base + "." + old.Work.Format)
 		}
-		if err != nil && !gone(err) { // what is gone is made again
+		if err != nil && !errors.Is(err, features.ErrDamaged) {
 			return nil, err
 		}
 		if err == nil && w.there(old) {

@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
@@ -78,16 +79,13 @@ func Is(path string) bool {
 	return ok
 }
 
-// states tells how far runs have come that write shards.
-type states func(features.Shard) (progress.State, bool)
-
 // Look looks at a folder that extract or detect --out writes, or has written, on the disk
 // or in a bucket. Runs send their state to a bucket every half minute.
 func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 	if bucket.IsURL(dir) {
 		return lookInto(ctx, dir, now)
 	}
-	parts, err := features.ListParts(dir)
+	folders, err := features.ListParts(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -102,9 +100,15 @@ func Look(ctx context.Context, dir string, now time.Time) (*Folder, error) {
 	}
 	switch {
 	case isVerdicts:
-		f.verdicts(files, func(s features.Shard) (progress.State, bool) { return progress.Read(verdicts.ProgressFile(dir, s)) }, now)
-	case len(parts) > 0:
-		f.features(dir, parts, now)
+		states := map[parts.Shard]progress.State{}
+		for _, p := range files {
+			if state, ok := progress.Read(verdicts.ProgressFile(dir, p.Shard)); ok {
+				states[parts.Shard(p.Shard)] = state
+			}
+		}
+		f.verdicts(files[0].Count, files, states, now)
+	case len(folders) > 0:
+		f.features(dir, folders, now)
 	default:
 		return f, f.plain(dir, now)
 	}
@@ -123,13 +127,16 @@ func lookInto(ctx context.Context, url string, now time.Time) (*Folder, error) {
 		return nil, err
 	}
 	f := &Folder{Errors: map[string]int{}, Total: -1, Left: -1}
-	known, files, err := running(ctx, judged.Folder(), progress.Verdicts, files, now,
-		func(p verdicts.Part) features.Shard { return p.Shard }, func(s features.Shard) verdicts.Part { return verdicts.Part{Shard: s, Begun: true} })
+	states, err := progress.In(ctx, judged.Folder(), progress.Verdicts)
 	if err != nil {
 		return nil, err
 	}
-	if len(files) > 0 {
-		f.verdicts(files, known, now)
+	largest := 0
+	for _, p := range files {
+		largest = p.Count
+	}
+	if count := countOf(states, largest, now); count > 0 {
+		f.verdicts(count, files, states, now)
 		f.sum()
 		return f, nil
 	}
@@ -137,76 +144,49 @@ func lookInto(ctx context.Context, url string, now time.Time) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts, err := set.Parts(ctx)
+	finished, err := set.Parts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	known, parts, err = running(ctx, set.Folder(), progress.Part, parts, now,
-		func(p features.PartFolder) features.Shard { return p.Shard }, func(s features.Shard) features.PartFolder { return features.PartFolder{Shard: s, Begun: true} })
-	if err != nil {
+	if states, err = progress.In(ctx, set.Folder(), progress.Part); err != nil {
 		return nil, err
 	}
-	if len(parts) == 0 {
+	largest = 0
+	for _, p := range finished {
+		largest = p.Count
+	}
+	count := countOf(states, largest, now)
+	if count == 0 {
 		return nil, fmt.Errorf("%s: %w: no shard has begun there", url, fs.ErrNotExist)
 	}
-	return f, f.featuresIn(ctx, set, parts, known, now)
-}
-
-// running reads the states of runs that write to a bucket, and adds their shards to the
-// finished parts, which are sorted by their count. All that are returned have one count.
-func running[P any](ctx context.Context, folder *bucket.Folder, kind string, finished []P, now time.Time, shard func(P) features.Shard, begun func(features.Shard) P) (known states, parts []P, err error) {
-	all, err := progress.In(ctx, folder, kind)
-	if err != nil {
-		return nil, nil, err
-	}
-	largest := 0
-	for _, p := range finished {
-		largest = shard(p).Count
-	}
-	count := countOf(all, largest, now)
-	there := map[int]bool{}
-	for _, p := range finished {
-		if s := shard(p); s.Count == count {
-			parts, there[s.Index] = append(parts, p), true
-		}
-	}
-	for at := range all {
-		if s := (features.Shard{Index: at[0], Count: at[1]}); s.Count == count && !there[s.Index] {
-			parts = append(parts, begun(s))
-		}
-	}
-	return func(s features.Shard) (progress.State, bool) {
-		state, ok := all[[2]int{s.Index, s.Count}]
-		return state, ok
-	}, parts, nil
+	return f, f.featuresIn(ctx, set, count, finished, states, now)
 }
 
 // countOf chooses the number of shards to tell of, where a folder has several: that of the
 // run that moved last, if it still runs or if no shard is finished, or else the finished one.
-func countOf(all map[[2]int]progress.State, finished int, now time.Time) int {
+func countOf(states map[parts.Shard]progress.State, finished int, now time.Time) int {
 	count, moved := finished, time.Time{}
-	for at, state := range all {
+	for at, state := range states {
 		if is := stateOf(state, now); (is == Running || is == Sending || finished == 0) && state.Moved.After(moved) {
-			count, moved = at[1], state.Moved
+			count, moved = at.Count, state.Moved
 		}
 	}
 	return count
 }
 
-// featuresIn describes the parts of a set in a bucket.
-func (f *Folder) featuresIn(ctx context.Context, set *features.Bucket, parts []features.PartFolder, known states, now time.Time) error {
+// featuresIn describes the shards of a set in a bucket.
+func (f *Folder) featuresIn(ctx context.Context, set *features.Bucket, count int, finished []features.PartFolder, states map[parts.Shard]progress.State, now time.Time) error {
 	f.Kind = "features"
-	f.fill(parts[0].Count)
+	f.begun(count, states, now)
 	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(32)
-	for _, p := range parts {
-		s := &f.Shards[p.Index-1]
-		state, ok := known(p.Shard)
+	for _, p := range finished {
+		state, ok := states[parts.Shard(p.Shard)]
 		again := ok && !state.Ended && !state.Stopped && now.Sub(state.Moved) <= Still // images were added
-		if !p.Finished || again {
-			s.describe(state, ok, now)
+		if p.Count != count || again {
 			continue
 		}
+		s := &f.Shards[p.Index-1]
 		group.Go(func() error {
 			meta, failed, err := set.Look(groupCtx, p.Shard)
 			if err != nil {
@@ -237,6 +217,16 @@ func (f *Folder) fill(count int) {
 	}
 }
 
+// begun lists all shards of a count, and describes those whose runs are known.
+func (f *Folder) begun(count int, states map[parts.Shard]progress.State, now time.Time) {
+	f.fill(count)
+	for at, state := range states {
+		if at.Count == count {
+			f.Shards[at.Index-1].describe(state, true, now)
+		}
+	}
+}
+
 // describe describes a shard that is not finished by the state of its run, if that is known.
 func (s *Shard) describe(p progress.State, ok bool, now time.Time) {
 	if !ok {
@@ -264,19 +254,19 @@ func stateOf(p progress.State, now time.Time) string {
 
 // finished describes a finished shard; ended is the state of the run that made it.
 func (s *Shard) finished(images int, errs map[string]int, ended progress.State) {
-	s.State, s.Done, s.Total, s.Errors, s.PerSecond, s.Host = Finished, images, images, errs, ended.PerSecond(), ended.Host
+	*s = Shard{Shard: s.Shard, State: Finished, Done: images, Total: images, Errors: errs, PerSecond: ended.PerSecond(), Host: ended.Host}
 }
 
-func (f *Folder) verdicts(parts []verdicts.Part, known states, now time.Time) {
+func (f *Folder) verdicts(count int, files []verdicts.Part, states map[parts.Shard]progress.State, now time.Time) {
 	f.Kind, f.Summary = "verdicts", &verdicts.Summary{}
 	f.Summary.Add(verdicts.Summary{})
-	f.fill(parts[0].Count)
-	for _, p := range parts {
-		if p.Count != len(f.Shards) {
+	f.begun(count, states, now)
+	for _, p := range files {
+		if p.Count != count {
 			continue
 		}
 		s := &f.Shards[p.Index-1]
-		state, ok := known(p.Shard)
+		state, ok := states[parts.Shard(p.Shard)]
 		if p.Record == nil {
 			s.describe(state, ok, now)
 			continue
@@ -286,19 +276,19 @@ func (f *Folder) verdicts(parts []verdicts.Part, known states, now time.Time) {
 	}
 }
 
-func (f *Folder) features(dir string, parts []features.PartFolder, now time.Time) {
+func (f *Folder) features(dir string, folders []features.PartFolder, now time.Time) {
 	f.Kind = "features"
-	all, largest := map[[2]int]progress.State{}, 0
-	for _, p := range parts {
+	states, largest := map[parts.Shard]progress.State{}, 0
+	for _, p := range folders {
 		if p.Finished {
 			largest = p.Count
 		}
 		if state, ok := progress.Read(p.Dir + ".progress"); ok && p.Begun {
-			all[[2]int{p.Index, p.Count}] = state
+			states[parts.Shard(p.Shard)] = state
 		}
 	}
-	f.fill(cmp.Or(countOf(all, largest, now), parts[0].Count))
-	for _, p := range parts {
+	f.fill(cmp.Or(countOf(states, largest, now), folders[0].Count))
+	for _, p := range folders {
 		if p.Count != len(f.Shards) {
 			continue
 		}

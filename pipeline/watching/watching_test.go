@@ -7,6 +7,7 @@ import (
 
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/progress"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
@@ -53,7 +54,11 @@ func TestCount(t *testing.T) {
 		{map[[2]int]progress.State{{1, 2}: still, {1, 3}: sending}, 4, 3},
 		{map[[2]int]progress.State{{1, 2}: ago(0, false, false), {1, 3}: sending}, 4, 2},
 	} {
-		if got := countOf(c.states, c.finished, now); got != c.want {
+		states := map[parts.Shard]progress.State{}
+		for at, state := range c.states {
+			states[parts.Shard{Index: at[0], Count: at[1]}] = state
+		}
+		if got := countOf(states, c.finished, now); got != c.want {
 			t.Errorf("of %v and finished ones of %d it is %d, want %d", c.states, c.finished, got, c.want)
 		}
 	}
