@@ -196,7 +196,7 @@ func inputsOfSources(opts ExtractOptions, source detector.Source, listing *sourc
 		if !mine {
 			continue
 		}
-		if u.Err != nil || u.Many() && u.Version == "" {
+		if u.Err() != nil || u.Many() && u.Version == "" {
 			return ""
 		}
 		fmt.Fprintf(hash, "%s\x00%d\x00%s\x00%d\x00", u.Label, u.Size, u.Version, u.MTime)
@@ -316,10 +316,10 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		listing, without := sha256.New(), setOf(but)
 		for _, i := range mine {
 			u := &found.Units[i]
-			if without[u.Name] {
+			if without[u.Name()] {
 				continue
 			}
-			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name, u.Size, u.Version)
+			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name(), u.Size, u.Version)
 			if u.Version == "" && u.MTime != 0 { // an image in a folder
 				fmt.Fprintf(listing, "%d\x00", u.MTime)
 			}
@@ -330,8 +330,8 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	p.lost = func(before []string) error {
 		known := setOf(before)
 		for _, i := range mine {
-			if u := &found.Units[i]; u.Err != nil && !errors.Is(u.Err, fs.ErrNotExist) && !known[u.Name] {
-				return u.Err
+			if u := &found.Units[i]; u.Err() != nil && !errors.Is(u.Err(), fs.ErrNotExist) && !known[u.Name()] {
+				return u.Err()
 			}
 		}
 		return nil
@@ -341,9 +341,9 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		Rest: rest,
 		Only: func(files []string) {
 			again := setOf(files)
-			units = slices.DeleteFunc(units, func(i int) bool { return !again[found.Units[i].Name] })
+			units = slices.DeleteFunc(units, func(i int) bool { return !again[found.Units[i].Name()] })
 			for place, i := range mine {
-				places[found.Units[i].Name] = place
+				places[found.Units[i].Name()] = place
 			}
 		},
 		Place: func(path string) int {
@@ -362,7 +362,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	var lines []string // the paths of that unit that have one
 	p.known = func(path string) bool {
 		for next := at; next < len(units); next++ {
-			name := found.Units[units[next]].Name
+			name := found.Units[units[next]].Name()
 			if path != name && !strings.HasPrefix(path, name+"#") {
 				continue
 			}
@@ -384,7 +384,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		}
 		stream := found.Stream(ctx, units[at:], source.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c source.Contents) {
 			if u := &found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
-				unread(u.Name)
+				unread(u.Name())
 			}
 		}})
 		run.Expected = int(expected)
@@ -399,7 +399,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 					place = slices.Index(lines, pathOf(item))
 				}
 				if place != 0 { // it was not read to its end then, or is another now
-					unread(found.Units[units[at]].Name)
+					unread(found.Units[units[at]].Name())
 				}
 				if err != nil || unit != units[at] {
 					lines = nil

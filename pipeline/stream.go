@@ -23,7 +23,7 @@ import (
 type streaming struct {
 	*extraction
 	listing *source.Listing
-	states  []state // of the listing's units
+	states  []*state // of the listing's units; nil of those of other shards
 
 	mu     sync.Mutex
 	starts []start // of the images that were taken, in order
@@ -37,7 +37,6 @@ type start struct{ image, unit int }
 
 // state is what is known of a unit.
 type state struct {
-	mine     bool // it belongs to the shard
 	known    bool // nothing is to be read
 	noted    bool // the set's writer keeps what contents would have
 	ended    bool
@@ -58,18 +57,20 @@ func holds(shard features.Shard, u *source.Unit, many int) bool {
 
 // stream makes the rows that are missing of what opts.Sources name.
 func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*streaming, error) {
-	s := &streaming{extraction: e, listing: listing, states: make([]state, len(listing.Units))}
+	s := &streaming{extraction: e, listing: listing, states: make([]*state, len(listing.Units))}
 	var units []int
 	many, expected, before := 0, int64(0), int64(0)
 	for i := range listing.Units {
-		u, state := &listing.Units[i], &s.states[i]
-		state.mine = holds(e.opts.Shard, u, many)
+		u := &listing.Units[i]
+		mine := holds(e.opts.Shard, u, many)
 		if u.Many() {
 			many++
 		}
-		if !state.mine {
+		if !mine {
 			continue
 		}
+		state := new(state)
+		s.states[i] = state
 		if err := cmp.Or(ctx.Err(), s.recall(i)); err != nil {
 			return nil, err
 		}
@@ -134,7 +135,7 @@ func finished(ctx context.Context, opts ExtractOptions, model detector.Backbone,
 	many := 0
 	for i := range listing.Units {
 		u := &listing.Units[i]
-		if !u.Many() || u.Err != nil || u.Version == "" {
+		if !u.Many() || u.Err() != nil || u.Version == "" {
 			return nil, nil
 		}
 		if holds(opts.Shard, u, many) {
@@ -184,9 +185,9 @@ func partOf(shard features.Shard, listing *source.Listing) *features.Part {
 
 // recall takes what is known of a unit from the set and from an interrupted run.
 func (s *streaming) recall(unit int) (err error) {
-	u, state := &s.listing.Units[unit], &s.states[unit]
+	u, state := &s.listing.Units[unit], s.states[unit]
 	switch {
-	case s.opts.Verify || u.Err != nil || u.Many() && u.Version == "":
+	case s.opts.Verify || u.Err() != nil || u.Many() && u.Version == "":
 	case u.Many():
 		state.rows, state.failed, state.known, err = s.w.Source(u.Path, u.Size, u.Version)
 		state.noted = state.known
@@ -226,7 +227,7 @@ func (s *streaming) result(r extractor.Result) error {
 
 // note notes that a unit is done once all its images are through.
 func (s *streaming) note(unit int) {
-	u, state := &s.listing.Units[unit], &s.states[unit]
+	u, state := &s.listing.Units[unit], s.states[unit]
 	if !state.ended || state.through < state.contents.Given {
 		return
 	}
@@ -286,8 +287,8 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 	result.Failed, result.Skipped = nil, s.listing.Skipped
 	n := 0
 	for i := range s.listing.Units {
-		u, state := &s.listing.Units[i], &s.states[i]
-		if !state.mine {
+		u, state := &s.listing.Units[i], s.states[i]
+		if state == nil {
 			continue
 		}
 		result.Failed = append(result.Failed, state.failed...)

@@ -37,7 +37,7 @@ import (
 const maxImage = 1 << 30
 
 // kind says what a unit is.
-type kind int
+type kind uint8
 
 const (
 	image kind = iota // a file
@@ -45,22 +45,68 @@ const (
 	table
 )
 
-// A Unit is read from its start to its end: a file of many images, or an image.
+// A Unit is read from its start to its end: a file of many images, or an image. There may
+// be very many, so that they hold no more than they must.
 type Unit struct {
 	Path    string // below the listing's root, with forward slashes
-	Name    string // complete: the path of a file, or a URL
 	Size    int64  // in bytes; −1 if nobody said
 	Version string // changes with the content; "" if nobody said
 	MTime   int64  // in nanoseconds since 1970; 0 if nobody said
 	Label   string // of an image; "" if it has none
-	Err     error  // why it cannot be read
 
-	kind   kind
-	etag   string
-	whole  bool           // the server sends nothing but all of it
-	folder *bucket.Folder // nil for a file on the disk
-	name   string         // in the folder
-	base   string         // the folder that the user named it by
+	from  *origin
+	rare  *rare // nil for nearly all
+	kind  kind
+	whole bool // the server sends nothing but all of it
+	tag   bool // Version is what the server calls its ETag
+}
+
+// origin is a folder with units.
+type origin struct {
+	folder *bucket.Folder // nil on the disk
+	dir    string         // its complete name, which ends with a slash
+	prefix string         // what comes before the paths in the complete names of the units
+}
+
+// rare is what few units have.
+type rare struct {
+	name string // the complete one, if it is not that of the path
+	err  error
+}
+
+// Name returns the complete name: the path of a file, or a URL.
+func (u *Unit) Name() string {
+	if u.rare != nil && u.rare.name != "" {
+		return u.rare.name
+	}
+	return u.from.prefix + u.Path
+}
+
+// Err returns why it cannot be read, or nil.
+func (u *Unit) Err() error {
+	if u.rare == nil {
+		return nil
+	}
+	return u.rare.err
+}
+
+func (u *Unit) fail(err error) {
+	if err != nil {
+		u.rare = &rare{err: err}
+	}
+}
+
+// object returns the folder that it is in, which is nil on the disk, and its name there.
+func (u *Unit) object() (*bucket.Folder, string) {
+	return u.from.folder, strings.TrimPrefix(u.Name(), u.from.dir)
+}
+
+// etag returns what its server calls so; "" if it has none.
+func (u *Unit) etag() string {
+	if !u.tag {
+		return ""
+	}
+	return u.Version
 }
 
 // Many tells whether the unit is a file of many images.
@@ -175,7 +221,40 @@ func manyIn(folder string) (names []string) {
 // lister is at work on a listing.
 type lister struct {
 	Listing
-	lists int // read so far, one in another
+	lists   int                // read so far, one in another
+	origins map[string]*origin // by their names
+	text    *strings.Builder   // see keep
+}
+
+// from returns the origin of units in a folder.
+func (l *lister) from(folder *bucket.Folder, dir string) *origin {
+	if !strings.HasSuffix(dir, "/") {
+		dir += "/"
+	}
+	o := l.origins[dir]
+	if o == nil {
+		o = &origin{folder, dir, dir}
+		l.origins[dir] = o
+	}
+	return o
+}
+
+// keep returns the text of parts together. It lies beside others, as an allocation of its
+// own takes more memory.
+func (l *lister) keep(parts ...string) string {
+	n := 0
+	for _, part := range parts {
+		n += len(part)
+	}
+	if l.text == nil || n > l.text.Cap()-l.text.Len() {
+		l.text = &strings.Builder{}
+		l.text.Grow(max(n, 64<<10))
+	}
+	from := l.text.Len()
+	for _, part := range parts {
+		l.text.WriteString(part)
+	}
+	return l.text.String()[from:]
 }
 
 const (
@@ -192,7 +271,7 @@ const (
 //
 // A tar that cannot be found is a unit with an error, unless all cannot.
 func List(ctx context.Context, names ...string) (*Listing, error) {
-	l := &lister{}
+	l := &lister{origins: map[string]*origin{}}
 	for _, name := range names {
 		expanded, err := expand(name)
 		if err != nil {
@@ -213,7 +292,7 @@ func List(ctx context.Context, names ...string) (*Listing, error) {
 	l.place()
 	var first error
 	for i := range l.Units {
-		if first = l.Units[i].Err; first == nil {
+		if first = l.Units[i].Err(); first == nil {
 			return &l.Listing, nil
 		}
 	}
@@ -254,8 +333,10 @@ func (l *lister) add(ctx context.Context, name, label string) error {
 		}
 		return nil
 	}
-	u := Unit{Name: filepath.ToSlash(name), base: path.Dir(filepath.ToSlash(name)), Label: label, Err: err, Size: -1}
+	dir, file := path.Split(filepath.ToSlash(name))
+	u := Unit{Path: l.keep(file), Label: label, Size: -1, from: l.from(nil, dir)}
 	u.kind, _ = kindOf(name)
+	u.fail(err)
 	switch {
 	case err != nil:
 		return l.push(u)
@@ -266,7 +347,7 @@ func (l *lister) add(ctx context.Context, name, label string) error {
 		if err != nil {
 			return err
 		}
-		return l.addList(ctx, u.base+"/", name, string(text))
+		return l.addList(ctx, dir, name, string(text))
 	}
 	u.Size, u.MTime = info.Size(), info.ModTime().UnixNano()
 	u.Version = strconv.FormatInt(u.MTime, 10)
@@ -288,11 +369,12 @@ func (l *lister) addFolder(ctx context.Context, folder string) error {
 		return err
 	}
 	l.Skipped += listing.Skipped
+	from := l.from(nil, filepath.ToSlash(folder))
 	for _, item := range listing.Items {
 		if item.InIDX() {
 			return options.Errorf("Images", "%s is an idx file, which goes with no other images", item.File)
 		}
-		u := Unit{Name: filepath.ToSlash(item.File), base: filepath.ToSlash(folder), Size: item.Bytes, MTime: item.MTime}
+		u := Unit{Path: l.keep(item.Path), Size: item.Bytes, MTime: item.MTime, from: from}
 		if item.Label >= 0 {
 			u.Label = listing.Classes[item.Label]
 		}
@@ -301,7 +383,8 @@ func (l *lister) addFolder(ctx context.Context, folder string) error {
 		}
 	}
 	for _, e := range listing.Errors {
-		u := Unit{Name: path.Join(filepath.ToSlash(folder), e.Path), base: filepath.ToSlash(folder), Err: e.Err, Size: -1}
+		u := Unit{Path: e.Path, Size: -1, from: from}
+		u.fail(e.Err)
 		if err := l.push(u); err != nil {
 			return err
 		}
@@ -352,7 +435,7 @@ func (l *lister) addURL(ctx context.Context, url, label string) error {
 	if err != nil {
 		return err
 	}
-	return l.push(Unit{Name: url, base: strings.TrimSuffix(folder.String(), "/"), Label: label, Size: -1, kind: k, folder: folder, name: name})
+	return l.push(Unit{Path: l.keep(name), Label: label, Size: -1, from: l.from(folder, folder.String()), kind: k})
 }
 
 // addPattern adds the objects of a bucket whose keys match a pattern.
@@ -381,7 +464,7 @@ func (l *lister) addPattern(ctx context.Context, at bucket.Location) error {
 
 // addObjects adds the objects of a bucket that are images, tars or tables.
 func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix string, take func(name string) bool) error {
-	base := strings.TrimSuffix(folder.String(), "/")
+	from := l.from(folder, folder.String())
 	for o, err := range folder.List(ctx, prefix) {
 		if err != nil {
 			return fmt.Errorf("images: %w", err)
@@ -394,10 +477,10 @@ func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix s
 			l.Skipped++
 			continue
 		}
-		url := folder.URL(o.Name) // of which the other strings are parts, as there may be very many
-		u := Unit{Name: url, base: base, kind: k, folder: folder, name: url[len(url)-len(o.Name):]}
+		u := Unit{Path: l.keep(o.Name), from: from, kind: k}
+		o.ETag = l.keep(o.ETag)
 		u.know(o)
-		if class, _, ok := strings.Cut(u.name, "/"); ok && k == image {
+		if class, _, ok := strings.Cut(u.Path, "/"); ok && k == image {
 			u.Label = class
 		}
 		if err := l.push(u); err != nil {
@@ -409,7 +492,7 @@ func (l *lister) addObjects(ctx context.Context, folder *bucket.Folder, prefix s
 
 // know notes what a store says of an object.
 func (u *Unit) know(o bucket.Object) {
-	u.Size, u.etag, u.Version, u.whole = o.Size, o.ETag, o.ETag, o.Whole
+	u.Size, u.Version, u.tag, u.whole = o.Size, o.ETag, o.ETag != "", o.Whole
 	if !o.Modified.IsZero() {
 		u.MTime = o.Modified.UnixNano()
 	}
@@ -460,20 +543,21 @@ func (l *lister) stat(ctx context.Context) error {
 	group.SetLimit(statsAt)
 	for i := range l.Units {
 		u := &l.Units[i]
-		if u.folder == nil || u.Size >= 0 || u.kind == image {
+		if u.from.folder == nil || u.Size >= 0 || u.kind == image {
 			continue
 		}
+		folder, name := u.object()
 		group.Go(func() error {
-			o, err := u.folder.Stat(ctx, u.name)
+			o, err := folder.Stat(ctx, name)
 			if err != nil {
-				u.Err = err
+				u.fail(err)
 				return ctx.Err()
 			}
 			u.know(o)
 			if u.Size < 0 {
-				u.Err = errors.New("the server does not say how large it is")
+				u.fail(errors.New("the server does not say how large it is"))
 			} else if u.whole && u.kind == table {
-				u.Err = errors.New("the server sends files only as a whole, and a Parquet file is read in parts: copy it to the disk")
+				u.fail(errors.New("the server sends files only as a whole, and a Parquet file is read in parts: copy it to the disk"))
 			}
 			return nil
 		})
@@ -483,17 +567,20 @@ func (l *lister) stat(ctx context.Context) error {
 
 // refer replaces the tables that only refer to images by these images.
 func (l *lister) refer(ctx context.Context) error {
+	if !slices.ContainsFunc(l.Units, func(u Unit) bool { return u.kind == table }) {
+		return nil
+	}
 	refs := make([][]Ref, len(l.Units))
 	group, groupCtx := parallel.WithContext(ctx)
 	group.SetLimit(statsAt)
 	for i := range l.Units {
 		u := &l.Units[i]
-		if u.kind != table || u.Err != nil {
+		if u.kind != table || u.Err() != nil {
 			continue
 		}
-		format := formats[strings.ToLower(path.Ext(withoutQuery(u.Name)))]
+		format := formats[strings.ToLower(path.Ext(withoutQuery(u.Name())))]
 		if format == nil {
-			return options.Errorf("Images", "%s: this program does not read such files", u.Name)
+			return options.Errorf("Images", "%s: this program does not read such files", u.Name())
 		}
 		group.Go(func() error {
 			r, done, err := u.readerAt(groupCtx)
@@ -504,7 +591,7 @@ func (l *lister) refer(ctx context.Context) error {
 					refs[i] = []Ref{}
 				}
 			}
-			if u.Err = err; err != nil {
+			if u.fail(err); err != nil {
 				refs[i] = nil
 			}
 			return groupCtx.Err()
@@ -522,14 +609,14 @@ func (l *lister) refer(ctx context.Context) error {
 		}
 		for _, ref := range refs[i] {
 			name := ref.Path
-			if !bucket.IsURL(name) && (u.folder != nil || !filepath.IsAbs(name)) {
-				name = u.base + "/" + strings.TrimPrefix(filepath.ToSlash(name), "./")
+			if !bucket.IsURL(name) && (u.from.folder != nil || !filepath.IsAbs(name)) {
+				name = u.from.dir + strings.TrimPrefix(filepath.ToSlash(name), "./")
 			}
-			if u.folder != nil && !bucket.IsURL(name) {
-				return options.Errorf("Images", "%s: %s is no URL", u.Name, name)
+			if u.from.folder != nil && !bucket.IsURL(name) {
+				return options.Errorf("Images", "%s: %s is no URL", u.Name(), name)
 			}
 			if k, _ := kindOf(withoutQuery(name)); k != image || isList(withoutQuery(name)) {
-				return options.Errorf("Images", "%s: %s is no image", u.Name, name)
+				return options.Errorf("Images", "%s: %s is no image", u.Name(), name)
 			}
 			if err := l.add(ctx, name, ref.Label); err != nil {
 				return err
@@ -544,23 +631,40 @@ func (l *lister) place() {
 	if len(l.Units) == 0 {
 		return
 	}
-	root := l.Units[0].base
-	for _, u := range l.Units[1:] {
-		root = common(root, u.base)
+	dir := func(i int) string { return cmp.Or(strings.TrimSuffix(l.Units[i].from.dir, "/"), "/") }
+	root := dir(0)
+	for i := range l.Units {
+		root = common(root, dir(i))
 	}
 	if strings.HasSuffix(root, ":/") || strings.HasSuffix(root, ":") { // a scheme alone
 		root = ""
 	}
-	l.Root = root
+	prefix := root
+	if l.Root = root; root != "" && root != "/" {
+		prefix += "/"
+	}
 	for i := range l.Units {
 		u := &l.Units[i]
-		if u.Path = withoutQuery(u.Name); root != "" {
-			u.Path = strings.TrimPrefix(strings.TrimPrefix(u.Path, root), "/")
+		if below := u.from.dir[len(prefix):]; below != "" {
+			u.Path = l.keep(below, u.Path)
+		}
+		if u.from.folder != nil && strings.Contains(u.Path, "?") {
+			name := prefix + u.Path
+			u.rare = &rare{name, u.Err()}
+			u.Path = strings.TrimPrefix(withoutQuery(name), prefix)
 		}
 	}
-	inOrder := func(a, b Unit) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Name, b.Name)) }
+	for _, from := range l.origins {
+		from.prefix = prefix
+	}
+	inOrder := func(a, b Unit) int {
+		if order := cmp.Compare(a.Path, b.Path); order != 0 {
+			return order
+		}
+		return cmp.Compare(a.Name(), b.Name())
+	}
 	slices.SortStableFunc(l.Units, inOrder)
-	l.Units = slices.CompactFunc(l.Units, func(a, b Unit) bool { return a.Name == b.Name })
+	l.Units = slices.CompactFunc(l.Units, func(a, b Unit) bool { return a.Path == b.Path && a.Name() == b.Name() })
 	// URLs may differ by their queries alone.
 	for from := 0; from < len(l.Units); {
 		to := from + 1
@@ -569,7 +673,7 @@ func (l *lister) place() {
 		}
 		for i := from; i < to && to > from+1; i++ {
 			u := &l.Units[i]
-			u.Path += strings.TrimPrefix(u.Name, withoutQuery(u.Name))
+			u.Path = strings.TrimPrefix(u.Name(), prefix)
 		}
 		from = to
 	}
@@ -655,8 +759,9 @@ func alternatives(inside string) ([]string, error) {
 
 // read reads bytes of a unit.
 func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
-	if u.folder == nil {
-		f, err := regular.Open(filepath.FromSlash(u.Name), regular.Values)
+	folder, name := u.object()
+	if folder == nil {
+		f, err := regular.Open(filepath.FromSlash(u.Name()), regular.Values)
 		if err != nil {
 			return err
 		}
@@ -669,14 +774,14 @@ func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 	if len(data) == 0 {
 		return nil
 	}
-	r, o, err := u.folder.OpenRange(ctx, u.name, off, int64(len(data)), u.etag)
+	r, o, err := folder.OpenRange(ctx, name, off, int64(len(data)), u.etag())
 	if err != nil {
 		return err
 	}
 	// Some stores tell the time of an object to the second, and in lists more exactly.
 	changed := o.Size >= 0 && o.Size != u.Size || u.MTime != 0 && !o.Modified.IsZero() && o.Modified.Unix() != u.MTime/1e9
-	if u.etag == "" && changed {
-		return errors.Join(fmt.Errorf("%s: %w", u.Name, bucket.ErrChanged), r.Close())
+	if !u.tag && changed {
+		return errors.Join(fmt.Errorf("%s: %w", u.Name(), bucket.ErrChanged), r.Close())
 	}
 	_, err = io.ReadFull(r, data)
 	return errors.Join(err, r.Close())
@@ -685,10 +790,10 @@ func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 // readWhole reads an image of up to most bytes. The Object has its size, also where that is
 // too much, and its time, as far as these are known.
 func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, o bucket.Object, err error) {
-	if u.folder != nil {
-		return u.folder.Read(ctx, u.name, most)
+	if folder, name := u.object(); folder != nil {
+		return folder.Read(ctx, name, most)
 	}
-	f, err := regular.Open(filepath.FromSlash(u.Name), maxImage)
+	f, err := regular.Open(filepath.FromSlash(u.Name()), maxImage)
 	if err != nil {
 		return nil, o, err
 	}
@@ -708,8 +813,8 @@ func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, o bucket
 
 // readerAt opens a table. It is read in blocks, of which some are read ahead.
 func (u *Unit) readerAt(ctx context.Context) (io.ReaderAt, func(), error) {
-	if u.folder == nil {
-		f, err := regular.Open(filepath.FromSlash(u.Name), regular.Values)
+	if u.from.folder == nil {
+		f, err := regular.Open(filepath.FromSlash(u.Name()), regular.Values)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	goimage "image"
+
+	"github.com/mlrbfn/mlrbfn/bucket"
 )
 
 // picture returns a PNG of one colour.
@@ -62,6 +64,45 @@ func write(t testing.TB, file string, data []byte) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// TestPlaces: paths are below the deepest folder of all units, and complete names stay.
+func TestPlaces(t *testing.T) {
+	web, err := bucket.Open(t.Context(), "https://host/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		root         string
+		dirs, files  []string
+		paths, names string
+	}{
+		{"/", []string{"/"}, []string{"x.tar"}, "x.tar", "/x.tar"},
+		{"", []string{"/", "/a"}, []string{"x.tar", "y.tar"}, "/a/y.tar /x.tar", "/a/y.tar /x.tar"},
+		{"/a", []string{"/a/c/", "/a/b"}, []string{"y/z.png", "x.png"}, "b/x.png c/y/z.png", "/a/b/x.png /a/c/y/z.png"},
+		{"/a", []string{"/a", "/a", "/a"}, []string{"y.png", "x.png", "y.png"}, "x.png y.png", "/a/x.png /a/y.png"},
+		{"", []string{"s3://a/", "s3://b/"}, []string{"x.png", "y.png"}, "s3://a/x.png s3://b/y.png", "s3://a/x.png s3://b/y.png"},
+		{"s3://a", []string{"s3://a/", "s3://a/b/"}, []string{"x.png", "y.png"}, "b/y.png x.png", "s3://a/b/y.png s3://a/x.png"},
+		{"https://host", []string{"https://host/a/", "https://host/b/"}, []string{"x.png?k=1/2", "y.png"}, "a/x.png b/y.png", "https://host/a/x.png?k=1/2 https://host/b/y.png"},
+		{"https://host/a", []string{"https://host/a/", "https://host/a/"}, []string{"x?k=2", "x?k=1"}, "x?k=1 x?k=2", "https://host/a/x?k=1 https://host/a/x?k=2"},
+	} {
+		l := &lister{origins: map[string]*origin{}}
+		for i, dir := range c.dirs {
+			folder := web
+			if strings.HasPrefix(dir, "/") {
+				folder = nil
+			}
+			l.Units = append(l.Units, Unit{Path: c.files[i], from: l.from(folder, dir)})
+		}
+		l.place()
+		var paths, names []string
+		for i := range l.Units {
+			paths, names = append(paths, l.Units[i].Path), append(names, l.Units[i].Name())
+		}
+		if l.Root != c.root || strings.Join(paths, " ") != c.paths || strings.Join(names, " ") != c.names {
+			t.Errorf("%q in %q: %q, %q, %q", c.files, c.dirs, l.Root, paths, names)
+		}
+	}
 }
 
 // readAll reads all units and returns "path label" of the images and the failures.

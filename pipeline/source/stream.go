@@ -171,7 +171,7 @@ func (s *Stream) Share() float64 { return float64(s.through.Load()) / float64(ma
 // name returns the complete name of something in a unit.
 func (l *Listing) name(unit int, path string) string {
 	u := &l.Units[unit]
-	return u.Name + strings.TrimPrefix(path, u.Path)
+	return u.Name() + strings.TrimPrefix(path, u.Path)
 }
 
 // Waited is how long calls of Next waited for an image, all together. The caller may have
@@ -219,7 +219,7 @@ func (s *Stream) fetch(ctx context.Context) {
 	}()
 	for _, unit := range s.units {
 		u := &s.listing.Units[unit]
-		if u.Err != nil || u.kind == table || u.kind == tarball && u.whole {
+		if u.Err() != nil || u.kind == table || u.kind == tarball && u.whole {
 			continue
 		}
 		if u.kind == image {
@@ -356,7 +356,7 @@ func (s *Stream) drop(p *piece) {
 // unit reads a unit.
 func (s *Stream) unit(ctx context.Context, unit int) (c Contents) {
 	u := &s.listing.Units[unit]
-	err := u.Err
+	err := u.Err()
 	if err == nil {
 		switch u.kind {
 		case image:
@@ -421,7 +421,7 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 		data, _, err := u.readWhole(context.WithoutCancel(ctx), maxImage)
 		return data, err
 	}
-	if s.give(ctx, unit, img, u.Name, p.data, p.err, held, again) {
+	if s.give(ctx, unit, img, u.Name(), p.data, p.err, held, again) {
 		c.Images, c.Given, c.Complete = []Image{img}, 1, p.err == nil
 		if !gone(p.err) {
 			c.Lost = p.err
@@ -438,7 +438,7 @@ func (s *Stream) table(ctx context.Context, unit int, c *Contents) error {
 		return err
 	}
 	defer done()
-	return formats[strings.ToLower(path.Ext(withoutQuery(u.Name)))].Rows(ctx, r, u.Size, func(row Row) error {
+	return formats[strings.ToLower(path.Ext(withoutQuery(u.Name())))].Rows(ctx, r, u.Size, func(row Row) error {
 		img := Image{Path: fmt.Sprintf("%s#%d", u.Path, row.Number), Label: row.Label, Bytes: int64(len(row.Data)), MTime: u.MTime}
 		if row.Err == nil && len(row.Data) > maxImage {
 			row.Err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, len(row.Data), maxImage)
@@ -456,7 +456,7 @@ func (s *Stream) table(ctx context.Context, unit int, c *Contents) error {
 			return err
 		}
 		c.Given++
-		if !s.give(ctx, unit, img, fmt.Sprintf("%s#%d", u.Name, row.Number), append([]byte{}, row.Data...), nil, held, nil) {
+		if !s.give(ctx, unit, img, fmt.Sprintf("%s#%d", u.Name(), row.Number), append([]byte{}, row.Data...), nil, held, nil) {
 			return ctx.Err()
 		}
 		return nil
@@ -524,7 +524,8 @@ func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
 	}()
 	var in io.Reader = t
 	if u.whole { // in one go
-		r, _, err := u.folder.OpenRange(ctx, u.name, 0, -1, u.etag)
+		folder, name := u.object()
+		r, _, err := folder.OpenRange(ctx, name, 0, -1, u.etag())
 		if err != nil {
 			return err
 		}
@@ -532,7 +533,7 @@ func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
 		in = &inOneGo{bufio.NewReaderSize(r, 1<<20), t}
 	}
 	size := u.Size
-	if lower := strings.ToLower(withoutQuery(u.Name)); !strings.HasSuffix(lower, ".tar") {
+	if lower := strings.ToLower(withoutQuery(u.Name())); !strings.HasSuffix(lower, ".tar") {
 		unzip, err := gzip.NewReader(in)
 		if err != nil {
 			if t.err != nil {
@@ -567,7 +568,7 @@ func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
 					return data, u.read(context.WithoutCancel(ctx), data, off)
 				}
 			}
-			if !s.give(ctx, unit, img, u.Name+"#"+member, data, nil, min(img.Bytes, s.half), again) {
+			if !s.give(ctx, unit, img, u.Name()+"#"+member, data, nil, min(img.Bytes, s.half), again) {
 				return ctx.Err()
 			}
 			return nil

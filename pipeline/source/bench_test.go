@@ -1,0 +1,74 @@
+package source_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/pipeline/source"
+)
+
+// BenchmarkList lists 100,000 images, and reports how many bytes of memory an image takes
+// in the listing.
+func BenchmarkList(b *testing.B) {
+	const images, page = 100_000, 1000
+	name := func(i int) string { return fmt.Sprintf("n%08d/n%08d_%d.JPEG", i/1000, i/1000, i%1000) }
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, _ := strconv.Atoi(r.URL.Query().Get("continuation-token"))
+		fmt.Fprint(w, "<ListBucketResult>")
+		for i := from; i < from+page; i++ {
+			fmt.Fprintf(w, `<Contents><Key>train/%s</Key><Size>109897</Size><LastModified>2026-11-23T05:00:00.000Z</LastModified><ETag>"%032x"</ETag></Contents>`, name(i), i)
+		}
+		if from+page < images {
+			fmt.Fprintf(w, "<IsTruncated>true</IsTruncated><NextContinuationToken>%d</NextContinuationToken>", from+page)
+		}
+		fmt.Fprint(w, "</ListBucketResult>")
+	}))
+	defer server.Close()
+	for key, value := range map[string]string{"AWS_ENDPOINT_URL_S3": server.URL, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"} {
+		b.Setenv(key, value)
+	}
+	bucket.SetLimits(bucket.Limits{})
+	defer bucket.SetLimits(bucket.Limits{})
+	list := func(b *testing.B, of string) {
+		for b.Loop() {
+			before := inUse()
+			l, err := source.List(b.Context(), of)
+			if err != nil || len(l.Units) != images {
+				b.Fatal(len(l.Units), err)
+			}
+			b.ReportMetric(float64(inUse()-before)/images, "B/image")
+			runtime.KeepAlive(l)
+		}
+	}
+	b.Run("bucket", func(b *testing.B) { list(b, "s3://data/train/") })
+	b.Run("folder", func(b *testing.B) {
+		dir := filepath.Join(b.TempDir(), "imagenet", "train")
+		for i := range images {
+			file := filepath.Join(dir, name(i))
+			if i%1000 == 0 {
+				if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(file, nil, 0o666); err != nil {
+				b.Fatal(err)
+			}
+		}
+		list(b, dir)
+	})
+}
+
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC() // also what finalizers held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
