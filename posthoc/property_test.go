@@ -254,7 +254,7 @@ func TestKNNOfRoundedBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := kthDistance(of.query, of.nearest, 1)
-		if got := score(t, s, 1, posthoc.Batch{Features: of.query})[0]; !(math.Abs(got-want) < 1e-15) {
+		if got := score(t, s, 1, posthoc.Batch{Features: of.query})[0]; !(math.Abs(got-want) < 1e-12) {
 			t.Errorf("rounding of the %s: %g, want %g", name, got, want)
 		}
 		if other := kthDistance(of.query, of.other, 1); !(other < want) {
