@@ -60,6 +60,7 @@ func bucketOf(folder *bucket.Folder) *Bucket {
 	return &Bucket{parts.Bucket[BucketPart]{
 		Folder: folder,
 		Kind:   partKind,
+		Ends:   []string{""},
 		Parse: func(text []byte, url string) (*BucketPart, error) {
 			p := &BucketPart{}
 			if err := json.Unmarshal(text, p); err != nil {
@@ -69,6 +70,14 @@ func bucketOf(folder *bucket.Folder) *Bucket {
 		},
 		Of: func(p *BucketPart) (shard, name string, replaces []string) {
 			return p.Shard.String(), p.Name, p.Replaces
+		},
+		Manifest: partsFile,
+		Names: func(text []byte, url string) (names []string, err error) {
+			m, err := parseManifest(text, url)
+			for _, line := range m.Parts {
+				names = append(names, line.Name)
+			}
+			return names, err
 		},
 	}}
 }
@@ -253,9 +262,13 @@ func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, 
 	if lacking := lackingOf(found, b.String(), count); lacking != nil {
 		return lacking, nil
 	}
-	return b.parts.Commit(ctx, count, func(found []*BucketPart, objects parts.Objects) (unfinished, err error) {
+	unfinished, err = b.parts.Commit(ctx, count, func(found []*BucketPart, objects parts.Objects) (unfinished, err error) {
 		return b.commit(ctx, found, objects, o)
 	})
+	if errors.Is(err, fs.ErrNotExist) { // a record was there just now
+		err = fmt.Errorf("%w: a shard is gone: %w", ErrShards, err)
+	}
+	return unfinished, err
 }
 
 // commit writes the manifest of these parts, if all their objects are there.

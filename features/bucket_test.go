@@ -180,6 +180,81 @@ func TestReplacedPartsInBucket(t *testing.T) {
 	}
 }
 
+// TestDamagedRecordInBucket: where the record of a shard is damaged the shard is made again.
+// Then the part is deleted that the manifest named, but nothing that is not known to be
+// replaced: neither a user's copy nor what another run is sending. A record that vanishes while
+// the manifest is made is said to be missing.
+func TestDamagedRecordInBucket(t *testing.T) {
+	var gone atomic.Bool
+	var set *features.Bucket
+	record := "part-00001-of-00002.json"
+	set, folder := inBucket(t, func(r *http.Request) {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+record) && gone.CompareAndSwap(true, false) {
+			check(t, set.Folder().Delete(t.Context(), record))
+		}
+	})
+	ctx, first := t.Context(), features.Shard{Index: 1, Count: 2}
+	send(t, set, 1, 1)
+	send(t, set, 2, 1)
+	unfinished, err := set.Commit(ctx, 2, features.Options{})
+	check(t, unfinished, err)
+	old, err := set.Prepare(ctx, first, features.Options{})
+	check(t, err)
+	others := []string{old.Name + "-backup/features.npy", "part-00001-of-00002-0123456789abcdef/features.npy"}
+	for _, name := range others {
+		check(t, set.Folder().Put(ctx, name, []byte("of others")))
+	}
+	check(t, set.Folder().Put(ctx, record, []byte("{")))
+	unfinished, err = set.Commit(ctx, 2, features.Options{})
+	if err != nil || !errors.Is(unfinished, features.ErrDamaged) || !strings.Contains(unfinished.Error(), "run shard 1/2 again") {
+		t.Errorf("%v, %v", unfinished, err)
+	}
+	if part, err := set.Prepare(ctx, first, features.Options{}); part != nil || err != nil {
+		t.Errorf("%v, %v", part, err)
+	}
+	send(t, set, 1, 2)
+	send(t, set, 2, 2)
+	unfinished, err = set.Commit(ctx, 2, features.Options{})
+	check(t, unfinished, err)
+	for _, name := range others {
+		if _, err := os.Stat(filepath.Join(folder, filepath.FromSlash(name))); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(folder, "*-of-*-*")); err != nil || len(left) != 2+len(others) {
+		t.Errorf("%q, %v", left, err)
+	}
+	gone.Store(true)
+	if _, err := set.Commit(ctx, 2, features.Options{}); !errors.Is(err, features.ErrShards) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestPartMadeAgainInBucket: while a run deletes what its parts replaced, another makes such a
+// part again. It stays.
+func TestPartMadeAgainInBucket(t *testing.T) {
+	var armed atomic.Bool
+	var set *features.Bucket
+	set, _ = inBucket(t, func(r *http.Request) {
+		if r.Method == http.MethodDelete && armed.CompareAndSwap(true, false) {
+			send(t, set, 2, 1)
+		}
+	})
+	for version := 1; version <= 2; version++ {
+		send(t, set, 1, version)
+		send(t, set, 2, version)
+		armed.Store(version == 2)
+		unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+		check(t, unfinished, err)
+	}
+	if armed.Load() {
+		t.Fatal("nothing was deleted")
+	}
+	part, err := set.Prepare(t.Context(), features.Shard{Index: 2, Count: 2}, features.Options{})
+	check(t, err)
+	check(t, set.Whole(t.Context(), part))
+}
+
 // TestCopyOutlivesTheFirstCallerInBucket: two open a set at once, and the first gives up
 // while it is copied. It returns, and the other gets the set; then nothing is left open.
 func TestCopyOutlivesTheFirstCallerInBucket(t *testing.T) {

@@ -168,7 +168,9 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 	for _, name := range names {
 		group.Go(func() error {
 			size := meta.Files[name].Bytes
-			return add(name, func(w io.Writer) error { return parts.Written{Name: name, Bytes: size}.Copy(ctx, folder, w) })
+			return add(name, func(w io.Writer) error {
+				return parts.Written{Name: name, Bytes: size, Unchecked: true}.Copy(ctx, folder, w)
+			})
 		})
 	}
 	return group.Wait()

@@ -216,7 +216,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"no images.jsonl", remove("images.jsonl"), "images.jsonl"},
 		{"fewer images", put("images.jsonl", "{}\n"), "1 lines, features.npy has 4 rows"},
 		{"more images", put("images.jsonl", strings.Repeat("{}\n", 5)), "5 lines"},
-		{"images no JSON", put("images.jsonl", "{}\n{\n"), "images.jsonl: damaged feature set: line 2"},
+		{"images no JSON", put("images.jsonl", "{}\n{\n"), "images.jsonl: damaged data: line 2"},
 		{"images without end", put("images.jsonl", strings.Repeat(" ", 1<<20)), "longer"},
 		{"errors no JSON", put("errors.jsonl", "x"), "errors.jsonl"},
 		{"weight of other width", matrix("fc_weight.npy", 3, 5), "want [C 2]"},

@@ -4,9 +4,9 @@
 //	KIND-00001-of-00008-0123456789abcdef…  what was made: an object, or a folder of objects; the digits are of its checksum
 //	KIND-00001-of-00008.json               its record, which says that it is there
 //
-// A manifest names the parts when all are there. Nothing is changed into something else
-// while it can be read: a run that is killed leaves objects that nobody looks at, and what
-// is made again is the old one until the new manifest replaces the old.
+// A manifest names the parts when all are there. No object of a part is overwritten with
+// other bytes: a run that is killed leaves objects that nobody reads, and a set of parts that
+// are made again stays the old one until the new manifest replaces the old manifest.
 package parts
 
 import (
@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 
@@ -28,8 +27,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
-// ErrDamaged says that what there is is not what was written.
-var ErrDamaged = errors.New("damaged feature set")
+// ErrDamaged says that a file or object is not as it was written, or is missing.
+var ErrDamaged = errors.New("damaged data")
 
 // Shard is one of Count, Index from 1 on.
 type Shard struct{ Index, Count int }
@@ -55,11 +54,18 @@ func Parse(kind, name string) (s Shard, ok bool) {
 type Bucket[R any] struct {
 	Folder *bucket.Folder
 	Kind   string
-	// Parse reads a record.
+	// Ends are what may follow the digits in the name of a part.
+	Ends []string
+	// Parse reads a record. Its error must wrap ErrDamaged if the text is no record: then the
+	// shard is made again.
 	Parse func(text []byte, url string) (*R, error)
 	// Of returns of which shard a record is, in which object or folder its part is, and which
 	// ones this replaces.
 	Of func(*R) (shard, name string, replaces []string)
+	// Manifest is the name of the manifest. Names returns the names of the parts in it; its
+	// error must wrap ErrDamaged if the text is no manifest.
+	Manifest string
+	Names    func(text []byte, url string) ([]string, error)
 }
 
 // Objects are those in a folder, by the folders in it, "" for the folder itself, and by
@@ -81,9 +87,11 @@ func (b *Bucket[R]) Record(s Shard) string { return Name(b.Kind, s) + ".json" }
 // Made returns the name of what a shard made that has a checksum.
 func (b *Bucket[R]) Made(s Shard, sha256 string) string { return Name(b.Kind, s) + "-" + sha256[:16] }
 
-// made tells whether a name can be that of what a shard made.
+// made tells whether a name can be that of what a shard made. The name of a user's copy may
+// begin with such a name.
 func (b *Bucket[R]) made(s Shard, name string) bool {
-	return strings.HasPrefix(name, Name(b.Kind, s)+"-") && !strings.ContainsAny(name, `/\`)
+	rest, ok := strings.CutPrefix(name, Name(b.Kind, s)+"-")
+	return ok && len(rest) >= 16 && strings.Trim(rest[:16], "0123456789abcdef") == "" && slices.Contains(b.Ends, rest[16:])
 }
 
 // List lists the objects whose names begin with a prefix, and the shards whose records are
@@ -129,11 +137,13 @@ func (b *Bucket[R]) Look(ctx context.Context, s Shard) (*R, error) {
 	return r, err
 }
 
-// All reads the records of shards.
+// All reads the records of shards. If one is damaged the error says which shard to run again.
 func (b *Bucket[R]) All(ctx context.Context, shards []Shard) ([]*R, error) {
 	records := make([]*R, len(shards))
 	return records, Each(ctx, len(shards), func(ctx context.Context, i int) (err error) {
-		records[i], err = b.Look(ctx, shards[i])
+		if records[i], err = b.Look(ctx, shards[i]); errors.Is(err, ErrDamaged) {
+			err = fmt.Errorf("run shard %s again: %w", shards[i], err)
+		}
 		return err
 	})
 }
@@ -150,10 +160,11 @@ func Each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 
 // Written is an object as it was written.
 type Written struct {
-	Name   string
-	Bytes  int64
-	SHA256 string // "" if it is unknown
-	ETag   string // what the bucket said of it, "" if that is unknown
+	Name      string
+	Bytes     int64
+	SHA256    string
+	Unchecked bool   // Copy does not compare the checksum
+	ETag      string // what the bucket said of it, "" if that is unknown
 }
 
 // Check compares objects with a list of those in a folder. Some stores give equal bytes
@@ -182,57 +193,70 @@ func (w Written) size(folder *bucket.Folder, bytes int64) error {
 	return fmt.Errorf("%w: %s has %d bytes, %d were written: it was cut short or altered", ErrDamaged, folder.URL(w.Name), bytes, w.Bytes)
 }
 
-// Copy copies an object. The error wraps ErrDamaged if it is not as it was written.
+// Copy copies an object. The error wraps ErrDamaged if it is not as it was written, and not if
+// it is replaced while it is read ([bucket.ErrChanged]): another run may have sent the same
+// bytes again.
 func (w Written) Copy(ctx context.Context, from *bucket.Folder, to io.Writer) error {
 	in, o, err := from.OpenRange(ctx, w.Name, 0, -1, "")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
-		return damaged(err)
+		return err
 	}
 	if o.Size > w.Bytes {
 		return errors.Join(w.size(from, o.Size), in.Close())
 	}
 	hash := sha256.New()
-	if w.SHA256 != "" {
+	if !w.Unchecked {
 		to = io.MultiWriter(to, hash)
 	}
 	n, err := io.Copy(to, io.LimitReader(in, w.Bytes+1))
 	switch err = errors.Join(err, in.Close()); {
 	case err != nil:
-		return damaged(err)
+		return err
 	case n != w.Bytes:
 		return w.size(from, n)
-	case w.SHA256 != "" && hex.EncodeToString(hash.Sum(nil)) != w.SHA256:
+	case !w.Unchecked && hex.EncodeToString(hash.Sum(nil)) != w.SHA256:
 		return fmt.Errorf("%w: %s: its checksum does not match", ErrDamaged, from.URL(w.Name))
 	}
 	return nil
 }
 
-// damaged says of an object that is gone or another that it is damaged.
-func damaged(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, bucket.ErrChanged) {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	return err
-}
-
-// Replaced returns what a shard made that a part of the name made will replace, and all that
-// it has in the bucket. Where the record before is damaged it is all but the part itself.
+// Replaced lists all that a shard has in the bucket, and tells which parts of it the new part
+// called made replaces: the one that its record names, and those that this one replaced and
+// that are still there. A damaged record does not say that. Then it is the part that the
+// manifest names; what else the shard has may belong to another run, and stays.
 func (b *Bucket[R]) Replaced(ctx context.Context, s Shard, made string) (replaced []string, found Objects, err error) {
-	before, lookErr := b.Look(ctx, s)
-	if lookErr != nil && !errors.Is(lookErr, fs.ErrNotExist) && !errors.Is(lookErr, ErrDamaged) {
-		return nil, nil, lookErr
+	before, err := b.Look(ctx, s)
+	switch {
+	case err == nil:
+		_, name, replaces := b.Of(before)
+		replaced = append([]string{name}, replaces...)
+	case errors.Is(err, ErrDamaged):
+		if replaced, err = b.named(ctx); err != nil {
+			return nil, nil, err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, nil, err
 	}
 	if _, found, err = b.List(ctx, Name(b.Kind, s)+"-"); err != nil {
 		return nil, nil, err
 	}
-	switch {
-	case lookErr == nil:
-		_, name, replaces := b.Of(before)
-		replaced = append([]string{name}, replaces...)
-	case errors.Is(lookErr, ErrDamaged):
-		replaced = slices.Concat(slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(found[""])))
-	}
 	return slices.DeleteFunc(replaced, func(name string) bool { return name == made || !found.has(name) || !b.made(s, name) }), found, nil
+}
+
+// named returns the names of the parts of all shards that the manifest has: none if there is
+// no manifest, or a damaged one.
+func (b *Bucket[R]) named(ctx context.Context) (names []string, err error) {
+	text, _, err := b.Folder.Read(ctx, b.Manifest, regular.Meta)
+	if err == nil {
+		names, err = b.Names(text, b.Folder.URL(b.Manifest))
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrDamaged) {
+		return nil, nil
+	}
+	return names, err
 }
 
 // Store writes a small object, unless it is there already.
@@ -247,10 +271,11 @@ func (b *Bucket[R]) Store(ctx context.Context, name string, text []byte) error {
 	return b.Folder.Put(ctx, name, text)
 }
 
-// Commit calls write with the records of count shards, which must be there, and with what
-// there is, to write the manifest; unfinished says why it could not, as does an error that
-// wraps ErrDamaged. It calls it again if another run made a part again meanwhile, which may
-// have written its manifest before. What the parts replaced is deleted then.
+// Commit reads the records of count shards, which must be there, lists the objects of all
+// parts, and calls write with both, to write the manifest. If it cannot be written as a record
+// or part is damaged, or as write says, unfinished is the reason. If another run made a part
+// again meanwhile, Commit begins anew: that run may have written its manifest before this one.
+// In the end the parts are deleted that these parts replaced.
 func (b *Bucket[R]) Commit(ctx context.Context, count int, write func(records []*R, found Objects) (unfinished, err error)) (unfinished, err error) {
 	shards := make([]Shard, count)
 	for i := range shards {
@@ -297,8 +322,25 @@ func (b *Bucket[R]) name(r *R) string {
 func (b *Bucket[R]) remove(ctx context.Context, shards []Shard, records []*R, found Objects) error {
 	for i, r := range records {
 		_, own, replaces := b.Of(r)
-		for _, name := range replaces {
-			if name == own || !found.has(name) || !b.made(shards[i], name) {
+		old := slices.DeleteFunc(slices.Clone(replaces), func(name string) bool { return !found.has(name) || !b.made(shards[i], name) })
+		if len(old) == 0 {
+			continue
+		}
+		// Another run may have made one of them again since the records were read.
+		now, err := b.Look(ctx, shards[i])
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrDamaged) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		keep, err := b.named(ctx)
+		if err != nil {
+			return err
+		}
+		keep = append(keep, own, b.name(now))
+		for _, name := range old {
+			if slices.Contains(keep, name) {
 				continue
 			}
 			if _, ok := found[""][name]; ok {

@@ -54,8 +54,21 @@ func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
 	return &Bucket{parts.Bucket[Record]{
 		Folder: folder,
 		Kind:   progress.Verdicts,
+		Ends:   []string{"." + JSONL, "." + Parquet},
 		Parse:  parseRecord,
 		Of:     func(r *Record) (shard, name string, replaces []string) { return r.Work.Shard, r.File, r.Replaces },
+
+		Manifest: manifestObject,
+		Names: func(text []byte, url string) (names []string, err error) {
+			var m Manifest
+			if err := json.Unmarshal(text, &m); err != nil {
+				return nil, fmt.Errorf("%w: %s: %w", features.ErrDamaged, url, err)
+			}
+			for _, p := range m.Parts {
+				names = append(names, p.File)
+			}
+			return names, nil
+		},
 	}}, nil
 }
 

@@ -23,7 +23,7 @@ import (
 
 // TestPartsInBucket: no manifest is made of shards of two detectors, or while the verdicts
 // of one are not those that were written, and the reason is said. Verdicts that were sent
-// again are whole, whatever their ETag. A damaged record leaves nothing behind.
+// again are whole, whatever their ETag. Where a record is damaged its shard is judged again.
 func TestPartsInBucket(t *testing.T) {
 	folder, address := teststore.Start(t, "s3")
 	target, err := url.Parse("http://" + address)
@@ -121,6 +121,16 @@ func TestPartsInBucket(t *testing.T) {
 	put(damaged)
 	commit("it is of shard 2/2")
 	prepare(false)
+	// Nor does one that is no JSON, or has no checksum.
+	damaged = r
+	damaged.SHA256 = ""
+	put(damaged)
+	commit("run shard 1/2 again")
+	check(t, at.Put(ctx, object, []byte("{")))
+	commit("run shard 1/2 again")
+	if r, whole, err := set.Prepare(ctx, first); r != nil || whole || err != nil {
+		t.Errorf("%+v, whole: %v, %v", r, whole, err)
+	}
 	send(first, "j", "c")
 	commit("")
 	files, err := filepath.Glob(filepath.Join(folder, "v", "verdicts*"))

@@ -229,10 +229,13 @@ func readRecord(path string) (*Record, error) {
 func parseRecord(text []byte, path string) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(text, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%w: %s: %w", features.ErrDamaged, path, err)
 	}
 	if r.Version > version {
 		return nil, fmt.Errorf("%s: %w", path, features.ErrVersion)
+	}
+	if len(r.SHA256) != hex.EncodedLen(sha256.Size) {
+		return nil, fmt.Errorf("%w: %s: it has no checksum", features.ErrDamaged, path)
 	}
 	return &r, nil
 }
