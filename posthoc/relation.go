@@ -34,7 +34,8 @@ func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
 // features and logits. Features of zeros score 0. With up to 64 classes, relations
 // below 0.03 are computed in float32 and subtracted from the sum of all; with N
 // training rows the error of the score is about 10⁻⁸·√N. With more classes each
-// relation is computed in float64, and their sum is rounded once.
+// relation is computed in float64; their sum is exact, and is then rounded by less than one
+// unit in the last place.
 //
 // Source: Kim et al., 2023 (OpenOOD: RelationPostprocessor).
 type Relation struct {

@@ -95,7 +95,8 @@ func wholeTiles(queries int64) int64 {
 // plan returns how many queries and how many bank rows are worked on at once. A
 // quarter of the memory is for the bank rows, a quarter for their products with
 // the tiles, and the rest for the queries and their neighbours. With relations the
-// number of rows is fixed, as the order of their sums must not depend on the memory.
+// number of rows is fixed: with few classes the order of their sums, and so how these are
+// rounded, must not depend on the memory.
 func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
