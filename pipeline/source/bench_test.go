@@ -7,15 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // BenchmarkList lists 100,000 images, and reports how many bytes of memory an image takes
-// in the listing.
+// in the listing, and at most while it lists (peak-B/image), with what Go has not collected yet.
 func BenchmarkList(b *testing.B) {
 	const images, page = 100_000, 1000
 	name := func(i int) string { return fmt.Sprintf("n%08d/n%08d_%d.JPEG", i/1000, i/1000, i%1000) }
@@ -39,7 +41,9 @@ func BenchmarkList(b *testing.B) {
 	list := func(b *testing.B, of string) {
 		for b.Loop() {
 			before := inUse()
+			peak := peakInUse()
 			l, err := source.List(b.Context(), of)
+			b.ReportMetric(float64(peak()-before)/images, "peak-B/image")
 			if err != nil || len(l.Units) != images {
 				b.Fatal(len(l.Units), err)
 			}
@@ -71,4 +75,27 @@ func inUse() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// peakInUse looks every millisecond at how many bytes of memory are in use, until the function
+// that it returns is called, which returns the most.
+func peakInUse() func() int64 {
+	stop, most := make(chan struct{}), make(chan int64)
+	go func() {
+		in := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		for peak := int64(0); ; {
+			metrics.Read(in)
+			peak = max(peak, int64(in[0].Value.Uint64()))
+			select {
+			case <-stop:
+				most <- peak
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	return func() int64 {
+		close(stop)
+		return <-most
+	}
 }

@@ -370,6 +370,7 @@ func (l *lister) addFolder(ctx context.Context, folder string) error {
 	}
 	l.Skipped += listing.Skipped
 	from := l.from(nil, filepath.ToSlash(folder))
+	l.Units = slices.Grow(l.Units, len(listing.Items))
 	for _, item := range listing.Items {
 		if item.InIDX() {
 			return options.Errorf("Images", "%s is an idx file, which goes with no other images", item.File)
