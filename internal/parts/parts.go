@@ -57,7 +57,7 @@ type Bucket[R any] struct {
 	// Ends are what may follow the digits in the name of a part.
 	Ends []string
 	// Parse reads a record. Its error must wrap ErrDamaged if the text is no record: then the
-	// shard is made again.
+	// shard is made again. It may return what it could read, too.
 	Parse func(text []byte, url string) (*R, error)
 	// Of returns of which shard a record is, in which object or folder its part is, and which
 	// ones this replaces.
@@ -119,8 +119,9 @@ func (b *Bucket[R]) List(ctx context.Context, prefix string) (shards []Shard, fo
 	return shards, found, nil
 }
 
-// Look reads the record of a shard. The error wraps fs.ErrNotExist if there is none. If the
-// record is of something else it is returned, with an error that wraps ErrDamaged.
+// Look reads the record of a shard. The error wraps fs.ErrNotExist if there is none. A record
+// that is damaged, or of something else, is returned as far as it can be read, with an error
+// that wraps ErrDamaged.
 func (b *Bucket[R]) Look(ctx context.Context, s Shard) (*R, error) {
 	name := b.Record(s)
 	text, _, err := b.Folder.Read(ctx, name, regular.Meta)
@@ -129,7 +130,7 @@ func (b *Bucket[R]) Look(ctx context.Context, s Shard) (*R, error) {
 	}
 	r, err := b.Parse(text, b.Folder.URL(name))
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	if of, made, _ := b.Of(r); of != s.String() || !b.made(s, made) {
 		err = fmt.Errorf("%w: %s: it is of shard %s in %q", ErrDamaged, b.Folder.URL(name), of, made)

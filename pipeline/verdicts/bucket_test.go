@@ -126,6 +126,9 @@ func TestPartsInBucket(t *testing.T) {
 	damaged.SHA256 = ""
 	put(damaged)
 	commit("run shard 1/2 again")
+	if old := prepare(false); old.Work.Judge != "j" { // which is not replaced by another
+		t.Errorf("%+v", old)
+	}
 	check(t, at.Put(ctx, object, []byte("{")))
 	commit("run shard 1/2 again")
 	if r, whole, err := set.Prepare(ctx, first); r != nil || whole || err != nil {

@@ -235,7 +235,7 @@ func parseRecord(text []byte, path string) (*Record, error) {
 		return nil, fmt.Errorf("%s: %w", path, features.ErrVersion)
 	}
 	if len(r.SHA256) != hex.EncodedLen(sha256.Size) {
-		return nil, fmt.Errorf("%w: %s: it has no checksum", features.ErrDamaged, path)
+		return &r, fmt.Errorf("%w: %s: it has no checksum", features.ErrDamaged, path)
 	}
 	return &r, nil
 }
