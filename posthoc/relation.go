@@ -109,6 +109,11 @@ type relation struct {
 	lengths []float64    // [segments]
 
 	sums []relationSum // with many classes, of the queries
+
+	// With many classes, where the cosines are products of bytes: the rows' softmax
+	// divided by their lengths.
+	likely  kernels.Bank // [m, C]
+	pLength []float64    // [m]
 }
 
 // relationSum is a sum of relations that count, in units of 2⁻⁵⁸. As each is a whole
@@ -212,10 +217,32 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 	for i, v := range sums {
 		r.total[i%len(r.total)] += v
 	}
-	if r.total == nil {
-		r.setHigh(segments, high)
+	if r.total != nil {
+		return nil
 	}
-	return nil
+	r.setHigh(segments, high)
+	if !p.unit.OfBytes() {
+		return nil
+	}
+	r.likely.Reset(m, c, true)
+	r.pLength = slices.Grow(r.pLength[:0], m)[:m]
+	panels, panel := r.likely.Panels()
+	return parallel.Blocks(ctx, panels, 1, func(at, _ int) {
+		unit := make([]float32, 0, panel*c)
+		for j := at * panel; j < min((at+1)*panel, m); j++ {
+			row := r.softmaxOf(p, j)
+			r.pLength[j] = math.Sqrt(dot(row, row)) * (1 + 1e-6)
+			for _, v := range row {
+				unit = append(unit, float32(v/r.pLength[j]))
+			}
+		}
+		r.likely.Set(at, unit)
+	})
+}
+
+// softmaxOf returns the probabilities of a packed row.
+func (r *relation) softmaxOf(p *packed, row int) []float64 {
+	return r.block[p.at[row]*r.classes:][:r.classes]
 }
 
 // setHigh keeps the largest probabilities of segments.
@@ -253,6 +280,9 @@ func (r *relation) look(some []bool, from, to int) {
 // relate adds to the scores of a tile's queries their relations to its rows. some is what
 // look has set. It returns how many relations it computed that do not count.
 func (r *relation) relate(t *tile, some []bool) (inVain int64) {
+	if r.total == nil && t.unit.OfBytes() && r.most(t, some) {
+		return r.relateMost(t)
+	}
 	c := r.classes
 	low, high := relationThreshold-unsure, relationThreshold+unsure
 	if r.total == nil {
@@ -281,19 +311,84 @@ func (r *relation) relate(t *tile, some []bool) (inVain int64) {
 			for word := 0; word < len(near); word += 8 {
 				for set := binary.LittleEndian.Uint64(near[word:]); set != 0; set &= set - 1 {
 					j := 8*word + bits.TrailingZeros64(set)
-					var likeness float64
-					for k, v := range q {
-						likeness += v * rows[k*r.segment+j]
-					}
 					// Without the conversion arm64 would round the product only where it
 					// is not added at once.
-					v := float64(t.value(t.query(i), l, from+j) * likeness)
+					v := float64(t.value(t.query(i), l, from+j) * dot(q, r.softmaxOf(t.packed, from+j)))
 					switch counts := v > relationThreshold; {
 					case counts && r.total == nil:
 						r.sums[i].add(v)
 					case !counts && r.total != nil:
 						r.scores[i] -= v
 					case !counts:
+						inVain++
+					}
+				}
+			}
+		}
+	}
+	return inVain
+}
+
+// most reports whether so many of a tile's queries can have relations that count to its
+// segments that products of bytes with all rows take less time.
+func (r *relation) most(t *tile, some []bool) bool {
+	const worth = 32 // times what a product of bytes takes
+	needed, segments := 0, len(r.lengths)
+	first, last := t.first/r.segment, (t.last+r.segment-1)/r.segment
+	for i := range t.to - t.from {
+		for _, needs := range some[i*segments+first : i*segments+last] {
+			if needs {
+				needed++
+			}
+		}
+	}
+	return worth*needed >= (t.to-t.from)*(last-first)
+}
+
+// relateMost is relate by products of bytes for the probabilities, too. Where they and the
+// cosines leave open whether a relation counts, it is computed in float64.
+func (r *relation) relateMost(t *tile) (inVain int64) {
+	const low, step = relationThreshold - unsure, mostSegment
+	m := t.last - t.first
+	if size := (t.to-t.from)*m + step; len(t.room.likeness) < size {
+		t.room.likeness = make([]float32, size)
+	}
+	r.likely.Times(r.asked, t.from, t.to, t.first, t.last, t.room.likeness)
+	pLength := r.pLength[t.first:t.last]
+	longest := slices.Max(pLength)
+	var near, alike [step / 8]byte
+	for i := t.from; i < t.to; i++ {
+		l, q := t.length[i], r.p[i*r.classes:(i+1)*r.classes]
+		if !(l > 0) {
+			continue
+		}
+		above, _ := t.unit.Slack(t.left, i)
+		pAbove, _ := r.likely.Slack(r.asked, i)
+		pAbove += 1e-6 // of float32
+		products, likeness := t.products(i), t.room.likeness[(i-t.from)*m:]
+		least, pLeast := low*l/math.Sqrt(dot(q, q))-above, low/longest-pAbove
+		for at := 0; at < m; at += step {
+			kernels.AtLeast(products[at:at+step], float32(least), near[:])
+			kernels.AtLeast(likeness[at:at+step], float32(pLeast), alike[:])
+			for word := 0; word < step/8; word += 8 {
+				set := binary.LittleEndian.Uint64(near[word:]) & binary.LittleEndian.Uint64(alike[word:])
+				for ; set != 0; set &= set - 1 {
+					j := at + 8*word + bits.TrailingZeros64(set)
+					if j >= m {
+						break // what is behind the products
+					}
+					cosine := (float64(products[j]) + above) / l
+					if !(cosine*(float64(likeness[j])+pAbove)*pLength[j] > low) {
+						continue
+					}
+					likeness := dot(q, r.softmaxOf(t.packed, t.first+j))
+					if !(cosine*likeness > low) {
+						inVain++
+						continue
+					}
+					if v := float64(t.value(t.query(i), l, t.first+j) * likeness); v > relationThreshold {
+						r.sums[i].add(v)
+					} else {
 						inVain++
 					}
 				}

@@ -127,6 +127,9 @@ func padded(k int) int { return (k + byteStep - 1) / byteStep * byteStep }
 // Panels returns how many panels there are, and how many rows a panel but the last has.
 func (b *Bank) Panels() (count, rows int) { return (b.n + b.panel - 1) / b.panel, b.panel }
 
+// OfBytes reports whether products are of 8 bits, which take a small part of the time of others.
+func (b *Bank) OfBytes() bool { return b.bytes != nil }
+
 // RowBytes is how many bytes of the bank a product reads for each row.
 func (b *Bank) RowBytes() int {
 	switch {
