@@ -32,8 +32,9 @@ def unit(x):
 
 def numpy_knn():
     u, q = unit(bank), unit(queries)
-    for i in range(0, len(q), 500):
-        cosines = q[i : i + 500] @ u.T
+    step = max(1, min(500, 2**28 // len(u)))  # a gigabyte of cosines
+    for i in range(0, len(q), step):
+        cosines = q[i : i + step] @ u.T
         cosines.partition(len(u) - k, axis=1)
 
 
