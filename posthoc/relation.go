@@ -233,7 +233,7 @@ func (r *relation) prepare(ctx context.Context, p *packed) error {
 			row := r.softmaxOf(p, j)
 			r.pLength[j] = math.Sqrt(dot(row, row)) * (1 + 1e-6)
 			for _, v := range row {
-				unit = append(unit, float32(v/r.pLength[j]))
+				unit = append(unit, float32(over(v, r.pLength[j])))
 			}
 		}
 		r.likely.Set(at, unit)

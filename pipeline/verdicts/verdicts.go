@@ -235,7 +235,11 @@ func parseRecord(text []byte, path string) (*Record, error) {
 		return nil, fmt.Errorf("%s: %w", path, features.ErrVersion)
 	}
 	if len(r.SHA256) != hex.EncodedLen(sha256.Size) {
-		return &r, fmt.Errorf("%w: %s: it has no checksum", features.ErrDamaged, path)
+		err := fmt.Errorf("%w: %s: it has no checksum", features.ErrDamaged, path)
+		if r.Work.Judge == "" {
+			return nil, err
+		}
+		return &r, err
 	}
 	return &r, nil
 }

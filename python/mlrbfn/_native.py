@@ -187,7 +187,8 @@ def _progress_bar(progress: bool | None) -> Callable[[], Any] | None:
             if self.bar is None or now["what"] != self.what:
                 self.close()
                 self.what = now["what"]
-                self.bar = tqdm(desc=self.what, total=total, leave=False, bar_format=None if total else "{desc}: {elapsed}")
+                self.bar = tqdm(desc=self.what, total=total, leave=False)
+            self.bar.bar_format = None if total or now["done"] > 0 else "{desc}: {elapsed}"
             if total:
                 self.bar.total = total
             self.bar.n = now["done"]

@@ -152,8 +152,9 @@ try:
         near = found["images on the disk" if "images" in kind else "tars on the disk"]
         same = len({run["rows"] for run in runs + near}) == 1
         wall, ours = middle(runs, "wall"), middle(runs, "ours")
+        waited = "" if kind == "images on the disk" else f"the worker that asks for images waited {middle(runs, 'waited'):.1%} of the time; "
         print(f"{kind}: {wall:.1f} s, {wall / middle(near, 'wall'):.2f} × the disk; processor time for an image {ours:.2f} ms, {ours / middle(near, 'ours'):.2f} × the disk, and of the servers {middle(runs, 'theirs'):.2f} ms; "
-              f"the worker that asks for images waited {middle(runs, 'waited'):.1%} of the time; {'the same' if same else 'OTHER'} features", flush=True)
+              f"{waited}{'the same' if same else 'OTHER'} features", flush=True)
 finally:
     for child in running:
         child.kill()
