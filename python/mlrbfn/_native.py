@@ -184,11 +184,12 @@ def _progress_bar(progress: bool | None) -> Callable[[], Any] | None:
             if not now.get("what"):
                 return
             total = now["total"] if now["total"] > 0 else None
+            form = None if total or now["done"] > 0 else "{desc}: {elapsed}"
             if self.bar is None or now["what"] != self.what:
                 self.close()
                 self.what = now["what"]
-                self.bar = tqdm(desc=self.what, total=total, leave=False)
-            self.bar.bar_format = None if total or now["done"] > 0 else "{desc}: {elapsed}"
+                self.bar = tqdm(desc=self.what, total=total, leave=False, bar_format=form)
+            self.bar.bar_format = form
             if total:
                 self.bar.total = total
             self.bar.n = now["done"]
