@@ -156,7 +156,9 @@ func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) 
 		if err != nil {
 			return err
 		}
-		verdicts, err := d.VerdictsContext(ctx, t.X)
+		// Kept sets may have more rows.
+		x := t.X[:min(len(t.X), []int{b.queries, b.others}[i]*b.dim)]
+		verdicts, err := d.VerdictsContext(ctx, x)
 		if err != nil {
 			return errors.Join(err, t.Close())
 		}
@@ -170,7 +172,7 @@ func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) 
 			}
 		}
 		if i == 0 {
-			rows = append(rows, t.X[:min(len(t.X), 1000*b.dim)]...)
+			rows = append(rows, x[:min(len(x), 1000*b.dim)]...)
 		}
 		if err := t.Close(); err != nil {
 			return err
