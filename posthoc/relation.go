@@ -288,10 +288,10 @@ func (r *relation) relate(t *tile, some []bool) (inVain int64) {
 	if r.total == nil {
 		high = math.Inf(1)
 	}
-	shares := make([]float64, (t.to-t.from)*c) // p/‖f‖
-	for i := range shares {
-		shares[i] = over(r.p[t.from*c+i], t.length[t.from+i/c])
-	}
+	// p/‖f‖ of the queries that need it
+	shares := slices.Grow(t.room.shares[:0], (t.to-t.from)*c)[:(t.to-t.from)*c]
+	t.room.shares = shares
+	var shared [tileRows]bool
 	near := make([]byte, r.segment/8)
 	for from := t.first; from < t.last; from += r.segment {
 		rows := r.rows[from*c : (from+r.segment)*c]
@@ -300,11 +300,18 @@ func (r *relation) relate(t *tile, some []bool) (inVain int64) {
 			if !(l > 0) || r.total == nil && !some[(i-t.from)*len(r.lengths)+from/r.segment] {
 				continue
 			}
+			share := shares[(i-t.from)*c:][:c]
+			if !shared[i-t.from] {
+				for k, v := range q {
+					share[k] = over(v, l)
+				}
+				shared[i-t.from] = true
+			}
 			above, _ := t.unit.Slack(t.left, i)
 			if r.total != nil { // the products are in float32, and their slack is relative
 				above *= l
 			}
-			sum := kernels.Below(t.products(i)[from-t.first:][:r.segment], rows, r.segment, shares[(i-t.from)*c:][:c], low, high, above, near)
+			sum := kernels.Below(t.products(i)[from-t.first:][:r.segment], rows, r.segment, share, low, high, above, near)
 			if r.total != nil {
 				r.scores[i] -= sum
 			}

@@ -329,6 +329,7 @@ func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m
 type searchRoom struct {
 	products   []float32
 	likeness   []float32 // of a relation
+	shares     []float64 // of a relation
 	candidates []candidate
 	some       [][]bool // [relations], as look sets it
 	exact      int64    // see search
