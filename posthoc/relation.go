@@ -102,9 +102,10 @@ type relation struct {
 	rows    []float64 // [segments, C, segment], those of the packed rows, filled up with zeros
 	total   []float64 // [C, D], Σ_j p_j·f_j/‖f_j‖ so far; nil where there are many classes
 
-	// With many classes: the queries' softmax, and the largest probabilities of each
-	// segment, divided by their length.
+	// With many classes: the queries' softmax and its lengths, and the largest probabilities
+	// of each segment, divided by their length.
 	asked   *kernels.Left
+	qLength []float64    // [n]
 	high    kernels.Bank // [segments, C]
 	lengths []float64    // [segments]
 
@@ -144,7 +145,7 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 	}
 	r.sums = make([]relationSum, n)
 	narrow := make([]float32, len(r.p))
-	r.asked = kernels.NewLeft(narrow, r.classes, true)
+	r.asked, r.qLength = kernels.NewLeft(narrow, r.classes, true), make([]float64, n)
 	return parallel.Blocks(ctx, n, blockRows, func(from, to int) {
 		for i := from * r.classes; i < to*r.classes; i++ {
 			if v := r.p[i]; v == v { // NaN scores NaN anyway
@@ -152,6 +153,10 @@ func (r *relation) ask(ctx context.Context, from, n int) (err error) {
 			}
 		}
 		r.asked.Set(from, to)
+		for i := from; i < to; i++ {
+			p := r.p[i*r.classes : (i+1)*r.classes]
+			r.qLength[i] = math.Sqrt(dot(p, p))
+		}
 	})
 }
 
@@ -373,7 +378,7 @@ func (r *relation) relateMost(t *tile) (inVain int64) {
 		pAbove, _ := r.likely.Slack(r.asked, i)
 		pAbove += 1e-6 // of float32
 		products, likeness := t.products(i), t.room.likeness[(i-t.from)*m:]
-		least, pLeast := low*l/math.Sqrt(dot(q, q))-above, low/longest-pAbove
+		least, pLeast := low*l/r.qLength[i]-above, low/longest-pAbove
 		for at := 0; at < m; at += step {
 			kernels.AtLeast(products[at:at+step], float32(least), near[:])
 			kernels.AtLeast(likeness[at:at+step], float32(pLeast), alike[:])

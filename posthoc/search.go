@@ -102,7 +102,7 @@ func (s *search) plan(workers int) (queries, block int, err error) {
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
 	row := 6*d + 8*int64(min(s.k, s.bank.N)) + 32
 	for _, r := range s.relations {
-		row += 14*int64(r.classes) + 16
+		row += 14*int64(r.classes) + 24
 		rows = min(relationBlock, int64(s.bank.N))
 	}
 	n := wholeTiles(memory / 2 / row)

@@ -53,7 +53,7 @@ func Parse(kind, name string) (s Shard, ok bool) {
 // Bucket is a folder of a bucket that has parts with records R.
 type Bucket[R any] struct {
 	Folder *bucket.Folder
-	Kind   string
+	Kind   string // what the names of shards begin with
 	// Ends are what may follow the digits in the name of a part.
 	Ends []string
 	// Parse reads a record. Its error must wrap ErrDamaged if the text is no record: then the
