@@ -17,53 +17,38 @@ type Bank struct {
 	chosen func() Products[float32]
 	data   []float32 // unless coarse
 
-	coarse
-	short []int16       // [panels, ⌈k/2⌉, panel, 2]
+	bytes *byteKernels  // of coarse products
 	small []int8        // [panels, 2, steps, 16, 16, 4]: a tile has four numbers of each of 16 rows
 	scale []float32     // [panels, 2, panel]: what 1 in small stands for, and the error of a row
+	start []int32       // [panels, panel]: where sums begin
 	worst atomic.Uint64 // the largest such error, as math.Float64bits has it
 }
 
-// coarse is how coarse products are computed; the zero value is float32.
-type coarse struct {
-	pairs pairsOf
-	bytes *byteKernels
-}
-
-func coarseOf(wanted bool, k int) (c coarse) {
-	if f := &chosen().f64; wanted {
-		c = coarse{f.pairs, f.bytes}
+// coarseOf returns how coarse products are computed; nil is float32.
+func coarseOf(wanted bool, k int) *byteKernels {
+	if !wanted || k > mostBytes {
+		return nil
 	}
-	if k > mostBytes {
-		c.bytes = nil
-	}
-	return c
+	return chosen().f64.bytes
 }
-
-// pairsOf is the product of pairRows rows of numbers of 16 bits, of which k pairs are
-// read, with a panel of pairColumns rows: C = scale·A·Bᵀ.
-type pairsOf func(a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32)
-
-const (
-	pairRows, pairColumns = 4, 24
-	// largestShort is what the number 1 becomes. The sum of products of two rows whose
-	// lengths are at most that is less than 2³¹.
-	largestShort = 1<<15 - 1
-	shortScale   = 1. / (largestShort * largestShort)
-)
 
 // byteKernels are products of bytes, and what makes bytes of rows.
 type byteKernels struct {
 	times func(*bytesTask)
-	// largest is the largest magnitude of n numbers.
+	// most is what the largest magnitude of a row becomes, and offset what is added to the
+	// bytes of A.
+	most   float32
+	offset int8
+	// largest is the largest magnitude of n numbers, a multiple of 16.
 	largest func(row *float32, n int) float32
-	// shrink rounds n numbers times by to bytes, with zeros up to a multiple of 16, and
-	// returns Σ (x − scale·byte)².
+	// shrink rounds n numbers times by to bytes, a multiple of 16, and returns
+	// Σ (x − scale·byte)².
 	shrink func(to *int8, row *float32, n int, by, scale float32) float32
 }
 
 // bytesTask is the product of byteRows rows with some panels of as many rows, all of
-// bytes: C = s·t·Σ a·b + r·e, with s and r of the row, t and e of the column.
+// bytes: C = s·t·(start + Σ a·b) + r·e, with s and r of the row, and start, t and e of the
+// column.
 type bytesTask struct {
 	a, b    *int8 // panels: two times 16 rows, each in steps of 64 columns
 	c       *float32
@@ -73,6 +58,7 @@ type bytesTask struct {
 	rows    *float32
 	columns *float32
 	sums    *int32 // room for 4 [16, 16]
+	start   *int32
 }
 
 const (
@@ -95,19 +81,15 @@ type panelProducts interface {
 }
 
 // Reset makes room for n rows of k numbers and reuses that of before. If coarse, the
-// products may be computed with numbers of 16 or 8 bits where that is faster.
+// products may be computed with bytes where that is faster.
 func (b *Bank) Reset(n, k int, coarse bool) {
-	b.n, b.k, b.panel, b.chosen, b.coarse = n, k, 64, chosen().products, coarseOf(coarse, k)
+	b.n, b.k, b.panel, b.chosen, b.bytes = n, k, 64, chosen().products, coarseOf(coarse, k)
 	switch {
 	case b.bytes != nil:
 		b.panel = byteRows
 		count, _ := b.Panels()
-		b.small, b.scale = grown(b.small, count*byteRows*padded(k)), grown(b.scale, count*2*byteRows)
+		b.small, b.scale, b.start = grown(b.small, count*byteRows*padded(k)), grown(b.scale, count*2*byteRows), grown(b.start, count*byteRows)
 		b.worst.Store(0)
-	case b.pairs != nil:
-		b.panel = pairColumns
-		count, _ := b.Panels()
-		b.short = grown(b.short, count*pairColumns*2*halves(k))
 	default:
 		if p, ok := b.chosen().(panelProducts); ok {
 			b.panel = p.panel()
@@ -118,8 +100,6 @@ func (b *Bank) Reset(n, k int, coarse bool) {
 }
 
 func grown[E any](x []E, n int) []E { return slices.Grow(x[:0], n)[:n] }
-
-func halves(k int) int { return (k + 1) / 2 }
 
 // padded is how many bytes a row of k has.
 func padded(k int) int { return (k + byteStep - 1) / byteStep * byteStep }
@@ -132,11 +112,8 @@ func (b *Bank) OfBytes() bool { return b.bytes != nil }
 
 // RowBytes is how many bytes of the bank a product reads for each row.
 func (b *Bank) RowBytes() int {
-	switch {
-	case b.bytes != nil:
+	if b.bytes != nil {
 		return padded(b.k)
-	case b.pairs != nil:
-		return 4 * halves(b.k)
 	}
 	return 4 * b.k
 }
@@ -144,14 +121,10 @@ func (b *Bank) RowBytes() int {
 // Slack returns two bounds: the exact product of row i of a with any row is at most above
 // more, and at most below less, than the computed one.
 func (b *Bank) Slack(a *Left, i int) (above, below float64) {
-	switch {
-	case b.bytes != nil:
+	if b.bytes != nil {
 		// The product is the largest that is possible apart from the error of a.
 		own := a.error[i] + byteRounding
 		return own, own + 2*float64(a.scale[2*i+1])*math.Float64frombits(b.worst.Load())
-	case b.pairs != nil: // the length of what rounding changes of either row
-		slack := 2.1*shortRounding*math.Sqrt(float64(b.k))/largestShort + 0x1p-20
-		return slack, slack
 	}
 	// Rounding of both factors, of each of k products and of their sums, by 2⁻²⁴
 	// of Σ|a_i b_i| ≤ ‖a‖‖b‖ at the most; doubled for higher orders.
@@ -167,13 +140,21 @@ func (b *Bank) Set(panel int, rows []float32) {
 		size := byteRows * padded(b.k)
 		to := b.small[panel*size:][:size]
 		clear(to)
-		scale := b.scale[panel*2*byteRows:][:2*byteRows]
+		scale, start := b.scale[panel*2*byteRows:][:2*byteRows], b.start[panel*byteRows:][:byteRows]
 		clear(scale)
+		clear(start)
 		var worst float64
 		row := make([]int8, padded(b.k))
 		for i := range n {
 			s, e := b.bytes.shrinkRow(row, rows[i*b.k:(i+1)*b.k])
 			scale[i], scale[byteRows+i] = s, float32(e)
+			if b.bytes.offset != 0 {
+				var sum int32
+				for _, v := range row {
+					sum += int32(v)
+				}
+				start[i] = -int32(b.bytes.offset) * sum
+			}
 			worst = max(worst, e)
 			half := to[i/16*size/2+i%16*4:]
 			for at := 0; at < len(row); at += 4 {
@@ -182,14 +163,6 @@ func (b *Bank) Set(panel int, rows []float32) {
 		}
 		for before := b.worst.Load(); math.Float64frombits(before) < worst; before = b.worst.Load() {
 			b.worst.CompareAndSwap(before, math.Float64bits(worst))
-		}
-	case b.pairs != nil:
-		to := b.short[panel*pairColumns*2*halves(b.k):][:pairColumns*2*halves(b.k)]
-		clear(to)
-		for i := range n {
-			for j, v := range rows[i*b.k : (i+1)*b.k] {
-				to[(j/2*pairColumns+i)*2+j%2] = shorten(v)
-			}
 		}
 	default:
 		to := b.data[panel*b.panel*b.k:][:b.panel*b.k]
@@ -201,25 +174,29 @@ func (b *Bank) Set(panel int, rows []float32) {
 	}
 }
 
-// shortRounding bounds what shorten changes: half a unit, and the rounding of float32
-// at 2¹⁶.
-const shortRounding = 0.51
-
-func shorten(v float32) int16 {
-	const positive = 1 << 16
-	return int16(int32(v*largestShort+(positive+0.5)) - positive)
-}
-
-// shrinkRow rounds a row to bytes, of which the largest becomes largestByte. It returns
-// what 1 stands for, and at most how long the difference is.
+// shrinkRow rounds a row to bytes. It returns what 1 stands for, and at most how long the
+// difference is.
 func (k *byteKernels) shrinkRow(to []int8, row []float32) (scale float32, changed float64) {
 	n := len(row)
 	_ = to[padded(n)-1]
-	if scale = k.largest(&row[0], n) / largestByte; scale < 0x1p-100 { // also of a row of zeros
+	whole := n &^ 15
+	var rest [16]float32
+	copy(rest[:], row[whole:])
+	largest := k.largest(&rest[0], 16)
+	if whole > 0 {
+		largest = max(largest, k.largest(&row[0], whole))
+	}
+	if scale = largest / k.most; scale < 0x1p-100 { // also of a row of zeros
 		clear(to)
 		return 0, norm(row)
 	}
-	sum := k.shrink(&to[0], &row[0], n, 1/scale, scale)
+	var sum float32
+	if whole > 0 {
+		sum = k.shrink(&to[0], &row[0], whole, 1/scale, scale)
+	}
+	if whole < n {
+		sum += k.shrink(&to[whole], &rest[0], 16, 1/scale, scale)
+	}
 	return scale, math.Sqrt(float64(sum)) * (1 + float64(n+8)*0x1p-24)
 }
 
@@ -230,46 +207,42 @@ type Left struct {
 	m, k int
 	rows []float32
 
-	coarse
-	short []int16   // [m, 2·⌈k/2⌉], filled up with rows of zeros
-	small []int8    // [m/byteRows, 2, steps, 16, 64], too
-	scale []float32 // [m, 2]: what 1 in small stands for, and the length
-	error []float64 // [m]
+	bytes *byteKernels // of coarse products
+	small []int8       // [m/byteRows, 2, steps, 16, 64], filled up with rows of zeros
+	scale []float32    // [m, 2]: what 1 in small stands for, and the length
+	error []float64    // [m]
 }
 
 // NewLeft returns rows of k numbers, for products with banks that may be coarse as is
 // said here. Set must be called for all rows.
 func NewLeft(rows []float32, k int, coarse bool) *Left {
-	a := &Left{m: len(rows) / k, k: k, rows: rows, coarse: coarseOf(coarse, k)}
-	switch m := (a.m + byteRows - 1) / byteRows * byteRows; {
-	case a.bytes != nil:
+	a := &Left{m: len(rows) / k, k: k, rows: rows, bytes: coarseOf(coarse, k)}
+	if a.bytes != nil {
+		m := (a.m + byteRows - 1) / byteRows * byteRows
 		a.small, a.scale, a.error = make([]int8, m*padded(k)), make([]float32, 2*m), make([]float64, m)
-	case a.pairs != nil:
-		a.short = make([]int16, m*2*halves(k))
 	}
 	return a
 }
 
 // Set converts the rows from … to−1. Different rows may be set at the same time.
 func (a *Left) Set(from, to int) {
-	var bytes []int8
+	if a.bytes == nil {
+		return
+	}
+	bytes := make([]int8, padded(a.k))
 	for i := from; i < to; i++ {
 		row := a.rows[i*a.k : (i+1)*a.k]
-		switch {
-		case a.bytes != nil:
-			bytes = grown(bytes, padded(a.k))
-			s, e := a.bytes.shrinkRow(bytes, row)
-			a.scale[2*i], a.error[i] = s, e
-			a.scale[2*i+1] = float32((norm(row) + e) * (1 + 0x1p-20))
-			panel := a.small[i/16*16*padded(a.k)+i%16*byteStep:]
-			for at := 0; at < len(bytes); at += byteStep {
-				copy(panel[16*at:], bytes[at:at+byteStep])
+		s, e := a.bytes.shrinkRow(bytes, row)
+		a.scale[2*i], a.error[i] = s, e
+		a.scale[2*i+1] = float32((norm(row) + e) * (1 + 0x1p-20))
+		if a.bytes.offset != 0 {
+			for p := range bytes {
+				bytes[p] += a.bytes.offset // beyond 127 its bits are those of a number without sign
 			}
-		case a.pairs != nil:
-			short := a.short[i*2*halves(a.k):]
-			for j, v := range row {
-				short[j] = shorten(v)
-			}
+		}
+		panel := a.small[i/16*16*padded(a.k)+i%16*byteStep:]
+		for at := 0; at < len(bytes); at += byteStep {
+			copy(panel[16*at:], bytes[at:at+byteStep])
 		}
 	}
 }
@@ -288,8 +261,6 @@ func (b *Bank) Times(a *Left, i0, i1, j0, j1 int, c []float32) {
 	switch {
 	case b.bytes != nil:
 		b.timesBytes(a, i0, i1, j0, j1, c)
-	case b.pairs != nil:
-		b.timesPairs(a, i0, i1, j0, j1, c)
 	default:
 		p := b.chosen()
 		rows := a.rows[i0*a.k:]
@@ -300,24 +271,6 @@ func (b *Bank) Times(a *Left, i0, i1, j0, j1 int, c []float32) {
 		}
 		for j := j0; j < j1; j += b.panel {
 			by.timesPanel(m, min(b.panel, j1-j), b.k, rows, b.data[j*b.k:][:b.panel*b.k], c[j-j0:], n)
-		}
-	}
-}
-
-func (b *Bank) timesPairs(a *Left, i0, i1, j0, j1 int, c []float32) {
-	n, k := j1-j0, 2*halves(b.k)
-	var edge [pairRows * pairColumns]float32
-	for j := j0; j < j1; j += pairColumns {
-		panel := b.short[j*k:]
-		for i := i0; i < i1; i += pairRows {
-			if i+pairRows <= i1 && j+pairColumns <= j1 {
-				b.pairs(&a.short[i*k], k, &panel[0], &c[(i-i0)*n+j-j0], n, k/2, shortScale)
-				continue
-			}
-			b.pairs(&a.short[i*k], k, &panel[0], &edge[0], pairColumns, k/2, shortScale)
-			for r := i; r < min(i+pairRows, i1); r++ {
-				copy(c[(r-i0)*n+j-j0:(r-i0)*n+min(j1, j+pairColumns)-j0], edge[(r-i)*pairColumns:])
-			}
 		}
 	}
 }
@@ -347,11 +300,11 @@ func (b *Bank) timesBytes(a *Left, i0, i1, j0, j1 int, c []float32) {
 			whole = n / byteRows
 		}
 		if whole > 0 {
-			t.b, t.columns, t.c, t.ldc, t.panels = &b.small[j0*k], &b.scale[2*j0], &c[(i-i0)*n], 4*n, whole
+			t.b, t.columns, t.start, t.c, t.ldc, t.panels = &b.small[j0*k], &b.scale[2*j0], &b.start[j0], &c[(i-i0)*n], 4*n, whole
 			b.bytes.times(t)
 		}
 		for j := j0 + whole*byteRows; j < j1; j += byteRows {
-			t.b, t.columns, t.c, t.ldc, t.panels = &b.small[j*k], &b.scale[2*j], &edge[0], 4*byteRows, 1
+			t.b, t.columns, t.start, t.c, t.ldc, t.panels = &b.small[j*k], &b.scale[2*j], &b.start[j], &edge[0], 4*byteRows, 1
 			b.bytes.times(t)
 			for r := i; r < min(i+byteRows, i1); r++ {
 				copy(c[(r-i0)*n+j-j0:(r-i0)*n+min(j1, j+byteRows)-j0], edge[(r-i)*byteRows:])

@@ -2,7 +2,11 @@
 
 package kernels
 
-var bytesOfAMX = byteKernels{bytesAMX, largestAVX512, shrinkAVX512}
+var (
+	bytesOfAMX = byteKernels{times: bytesAMX, most: largestByte, largest: largestAVX512, shrink: shrinkAVX512}
+	// Two products are added in 16 bits: 2·(90 + 90)·90 are less than 2¹⁵.
+	bytesOfAVX2 = byteKernels{times: bytesAVX2, most: 90, offset: 90, largest: largestAVX2, shrink: shrinkAVX2}
+)
 
 //go:noescape
 func bytesAMX(t *bytesTask)

@@ -106,6 +106,7 @@ row:
 	RET
 
 // func largestAVX512(row *float32, n int) float32
+// n is a multiple of 16.
 TEXT ·largestAVX512(SB), NOSPLIT, $0-20
 	MOVQ         row+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -114,21 +115,12 @@ TEXT ·largestAVX512(SB), NOSPLIT, $0-20
 	VPBROADCASTD BX, Z1
 
 sixteen:
-	SUBQ   $16, CX
-	JLT    rest
 	VANDPS (AX), Z1, Z2
 	VMAXPS Z2, Z0, Z0
 	ADDQ   $64, AX
-	JMP    sixteen
+	SUBQ   $16, CX
+	JNZ    sixteen
 
-rest:
-	ADDQ          $16, CX
-	MOVL          $1, BX
-	SHLL          CX, BX
-	DECL          BX
-	KMOVW         BX, K1
-	VANDPS.Z      (AX), Z1, K1, Z2
-	VMAXPS        Z2, Z0, Z0
 	VEXTRACTF64X4 $1, Z0, Y1
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF128  $1, Y0, X1
@@ -142,6 +134,7 @@ rest:
 	RET
 
 // func shrinkAVX512(to *int8, row *float32, n int, by, scale float32) (sum float32)
+// n is a multiple of 16.
 TEXT ·shrinkAVX512(SB), NOSPLIT, $0-36
 	MOVQ         to+0(FP), BX
 	MOVQ         row+8(FP), AX
@@ -151,8 +144,6 @@ TEXT ·shrinkAVX512(SB), NOSPLIT, $0-36
 	VPXORD       Z0, Z0, Z0
 
 sixteen:
-	SUBQ         $16, CX
-	JLT          rest
 	VMOVUPS      (AX), Z3
 	VMULPS       Z1, Z3, Z4
 	VCVTPS2DQ    Z4, Z4
@@ -162,24 +153,9 @@ sixteen:
 	VFMADD231PS  Z3, Z3, Z0
 	ADDQ         $64, AX
 	ADDQ         $16, BX
-	JMP          sixteen
+	SUBQ         $16, CX
+	JNZ          sixteen
 
-rest:
-	ADDQ          $16, CX
-	JZ            add
-	MOVL          $1, DX
-	SHLL          CX, DX
-	DECL          DX
-	KMOVW         DX, K1
-	VMOVUPS.Z     (AX), K1, Z3
-	VMULPS        Z1, Z3, Z4
-	VCVTPS2DQ     Z4, Z4
-	VPMOVSDB      Z4, (BX)
-	VCVTDQ2PS     Z4, Z4
-	VFNMADD231PS  Z2, Z4, Z3
-	VFMADD231PS   Z3, Z3, Z0
-
-add:
 	VEXTRACTF64X4 $1, Z0, Y1
 	VADDPS        Y1, Y0, Y0
 	VEXTRACTF128  $1, Y0, X1

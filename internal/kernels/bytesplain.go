@@ -7,7 +7,7 @@ import (
 
 // plainBytes are products of bytes in plain Go. No set has them: without tiles, products
 // of longer numbers are faster.
-var plainBytes = byteKernels{plainTimesBytes, plainLargest, plainShrink}
+var plainBytes = byteKernels{times: plainTimesBytes, most: largestByte, largest: plainLargest, shrink: plainShrink}
 
 // BytesInGo makes coarse products those of bytes, in plain Go, until undo is called. With
 // it tests of what uses them need no AMX.
@@ -45,8 +45,7 @@ func plainLargest(row *float32, n int) (largest float32) {
 }
 
 func plainShrink(toAt *int8, row *float32, n int, by, scale float32) float32 {
-	to := unsafe.Slice(toAt, (n+15)/16*16)
-	clear(to)
+	to := unsafe.Slice(toAt, n)
 	var sum float64
 	for i, v := range unsafe.Slice(row, n) {
 		rounded := math.RoundToEven(float64(v * by))

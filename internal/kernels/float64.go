@@ -45,9 +45,10 @@ type float64Kernels struct {
 	below func(x *float32, p, q *float64, classes, ld, n int, low, high, band float64, near *byte) float64
 	// atLeast is AtLeast for n numbers, a multiple of 32.
 	atLeast func(x *float32, floor float32, bits *byte, n int)
-	// bytes or pairs is the product of a coarse Bank; nil where float32 is as fast.
+	// prefetch asks for cache lines; nil does nothing.
+	prefetch func(row *float32, lines int)
+	// bytes is the product of a coarse Bank; nil where float32 is as fast.
 	bytes *byteKernels
-	pairs pairsOf
 }
 
 const float64Vectors = 3

@@ -204,4 +204,13 @@ func secularTerms(poles, squares *float64, step, n int, x float64, sums *float64
 func quotients(products, rows *float64, ld int, poles, others *float64, n int)
 
 //go:noescape
-func pairsAVX2(a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32)
+func bytesAVX2(t *bytesTask)
+
+//go:noescape
+func largestAVX2(row *float32, n int) float32
+
+//go:noescape
+func shrinkAVX2(to *int8, row *float32, n int, by, scale float32) float32
+
+//go:noescape
+func prefetchRow(row *float32, lines int)

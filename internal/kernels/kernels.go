@@ -6,8 +6,8 @@
 // with AVX-512 or AVX2 and FMA if the processor has them, and with NEON on arm64.
 // Plain Go computes everything else, and everything with the build tag noasm. The
 // environment variable MLRBFN_KERNELS=amx|avx512|avx2|neon|go chooses a set of kernels;
-// amx is avx512 with products of bytes in the tiles of AMX, for coarse products alone.
-// It is read when a kernel is first needed. Check reports a value that the
+// amx is avx512 with the tiles of AMX for coarse products, which are of bytes there, as
+// with avx2. It is read when a kernel is first needed. Check reports a value that the
 // processor or the build does not have; the fastest kernels are then used.
 //
 // One set of kernels gives the same results on every machine and in every run. Two

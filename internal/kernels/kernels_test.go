@@ -203,24 +203,31 @@ func TestBytes(t *testing.T) {
 		BytesInGo()
 		testBytes(t)
 	})
-	t.Run("amx", func(t *testing.T) {
-		if *chosen() = *choose("amx"); Set() != "amx" {
-			t.Skip("this machine or build has no AMX")
-		}
-		testBytes(t)
-	})
+	for _, name := range []string{"amx", "avx2"} {
+		t.Run(name, func(t *testing.T) {
+			if *chosen() = *choose(name); Set() != name {
+				t.Skipf("this machine or build has no %s", name)
+			}
+			testBytes(t)
+		})
+	}
 }
 
 func testBytes(t *testing.T) {
 	check(t, func(r *rapid.T) {
 		m, n, k := rapid.IntRange(1, 70).Draw(r, "m"), rapid.IntRange(1, 100).Draw(r, "n"), rapid.IntRange(1, 300).Draw(r, "k")
 		rng := rngOf(r)
-		draw := func(rows int) []float32 { // k numbers of at most largestByte, one of which is that
+		most := int(chosen().f64.bytes.most)
+		draw := func(rows int) []float32 { // k numbers of at most most, one of which is that
 			x := guarded(t, rows*k)
+			least := -most
 			for i := range x {
-				x[i] = float32(rng.IntN(2*largestByte+1)-largestByte) / 4096
+				if i%k == 0 {
+					least = rng.IntN(2*most+1) - most
+				}
+				x[i] = float32(least+rng.IntN(most-least+1)) / 4096
 				if i%k == rng.IntN(k) || i%k == k-1 {
-					x[i] = -largestByte / 4096.
+					x[i] = float32(most*(1-2*rng.IntN(2))) / 4096
 				}
 			}
 			return x

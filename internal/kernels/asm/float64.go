@@ -35,7 +35,10 @@ func float64Kernels() {
 	rowsTimes("timesRows", false, true)
 	secularTerms()
 	quotients()
-	pairs()
+	bytes()
+	largest()
+	shrink()
+	prefetch()
 }
 
 // float64Vectors is the largest number of vectors of columns in a tile. A tile has
@@ -515,49 +518,184 @@ func atLeast(v isa) {
 	finish(nil)
 }
 
-// pairs writes the product of 4 rows A [4, 2k] by three vectors of columns B [k, 24, 2] in
-// 16 bits, with sums of 32 bits: C [4, 24] = scale·A·B. AVX2 multiplies and adds twice as
-// many such numbers in an instruction as float32, but needs another to sum up.
-func pairs() {
-	const params = "a *int16, lda int, b *int16, c *float32, ldc, k int, scale float32"
-	function("pairsAVX2", params, params)
-	a, lda := Load(Param("a"), reg.RAX), Load(Param("lda"), reg.R8)
-	b, c := Load(Param("b"), reg.RBX), Load(Param("c"), reg.RDX)
-	ldc, k := Load(Param("ldc"), reg.R9), Load(Param("k"), reg.RCX)
-	SHLQ(U8(1), lda)
-	SHLQ(U8(2), ldc)
-	LEAQ(Mem{Base: lda, Index: lda, Scale: 2}, reg.R10)
-	rows := []Mem{{Base: a}, {Base: a, Index: lda, Scale: 1}, {Base: a, Index: lda, Scale: 2}, {Base: a, Index: reg.R10, Scale: 1}}
-	acc := func(i, j int) reg.Register { return avx2.vector(4 + 3*i + j) }
-	x, product := avx2.vector(2), avx2.vector(3)
-	for i := range rows {
-		for j := range 3 {
-			VPXOR(acc(i, j), acc(i, j), acc(i, j))
+// bytes writes the product of bytes: AVX2 multiplies four of them with four others in the
+// time of one float32. It takes four rows of A and 16 of B at a time.
+func bytes() {
+	function("bytesAVX2", "t *bytesTask", "t *byte")
+	t := Load(Param("t"), GP64())
+	field := func(number int) Mem { return Mem{Base: t, Disp: 8 * number} }
+	b, c, ldc, size := GP64(), GP64(), GP64(), GP64()
+	MOVQ(field(1), b)
+	MOVQ(field(2), c)
+	MOVQ(field(3), ldc)
+	MOVQ(field(4), size)
+	SHLQ(U8(10), size) // of 16 rows
+	columns, start := GP64(), GP64()
+	MOVQ(field(7), columns)
+	MOVQ(field(9), start)
+	acc := func(i, j int) reg.Register { return avx2.vector(2*i + j) }
+	x, ones := avx2.vector(10), avx2.vector(11)
+	VPCMPEQW(ones, ones, ones)
+	VPSRLW(U8(15), ones, ones)
+
+	Label("panel")
+	half := GP64()
+	MOVQ(U32(2), half)
+	Label("half")
+	a, rows, to, groups := GP64(), GP64(), GP64(), GP64()
+	MOVQ(field(0), a)
+	MOVQ(field(6), rows)
+	MOVQ(c, to)
+	MOVQ(U32(8), groups)
+	Label("rows")
+	for i := range 4 {
+		for j := range 2 {
+			VMOVDQU(Mem{Base: start, Disp: 32 * j}, acc(i, j))
 		}
 	}
-	Label("loop")
-	VMOVDQU(Mem{Base: b}, avx2.vector(0))
-	VMOVDQU(Mem{Base: b, Disp: 32}, avx2.vector(1))
-	for i, row := range rows {
-		VPBROADCASTD(row, x)
-		for j, column := range []Op{avx2.vector(0), avx2.vector(1), Mem{Base: b, Disp: 64}} {
-			VPMADDWD(column, x, product)
-			VPADDD(product, acc(i, j), acc(i, j))
+	left, right, steps := GP64(), GP64(), GP64()
+	MOVQ(a, left)
+	MOVQ(b, right)
+	MOVQ(field(4), steps)
+	Label("step")
+	for p := range 16 {
+		column := func(j int) reg.Register { return avx2.vector(8 + j) }
+		for j := range 2 {
+			VMOVDQU(Mem{Base: right, Disp: 64*p + 32*j}, column(j))
+		}
+		for i := range 4 {
+			VPBROADCASTD(Mem{Base: left, Disp: 64*i + 4*p}, x)
+			for j := range 2 {
+				product := avx2.vector(12 + (2*i+j)%4)
+				VPMADDUBSW(column(j), x, product)
+				VPMADDWD(ones, product, product)
+				VPADDD(product, acc(i, j), acc(i, j))
+			}
 		}
 	}
-	ADDQ(U8(4), a)
-	ADDQ(U8(96), b)
-	DECQ(k)
-	JNZ(LabelRef("loop"))
-	VBROADCASTSS(NewParamAddr("scale", 48), x)
-	for i := range rows {
-		for j := range 3 {
+	ADDQ(U32(1024), left)
+	ADDQ(U32(1024), right)
+	DECQ(steps)
+	JNZ(LabelRef("step"))
+
+	// C = sum·(scale of the row)·(scale of the column) + length·error
+	for j := range 2 {
+		VMOVUPS(Mem{Base: columns, Disp: 32 * j}, avx2.vector(8+j))
+	}
+	for i := range 4 {
+		scale, length := avx2.vector(12), avx2.vector(13)
+		VBROADCASTSS(Mem{Base: rows, Disp: 8 * i}, scale)
+		VBROADCASTSS(Mem{Base: rows, Disp: 8*i + 4}, length)
+		for j := range 2 {
 			VCVTDQ2PS(acc(i, j), acc(i, j))
-			VMULPS(acc(i, j), x, acc(i, j))
-			VMOVUPS(acc(i, j), Mem{Base: c, Disp: 32 * j})
+			VMULPS(avx2.vector(8+j), acc(i, j), acc(i, j))
+			VMULPS(Mem{Base: columns, Disp: 128 + 32*j}, length, x)
+			VFMADD231PS(scale, acc(i, j), x)
+			VMOVUPS(x, Mem{Base: to, Disp: 32 * j})
 		}
-		ADDQ(ldc, c)
+		ADDQ(ldc, to)
 	}
+	ADDQ(U8(32), rows)
+	ADDQ(U32(256), a)
+	DECQ(groups)
+	JZ(LabelRef("columns"))
+	CMPQ(groups, U8(4))
+	JNE(LabelRef("rows"))
+	LEAQ(Mem{Base: a, Index: size, Scale: 1, Disp: -1024}, a) // the last 16 rows of A
+	JMP(LabelRef("rows"))
+
+	Label("columns")
+	ADDQ(size, b)
+	ADDQ(U8(64), c)
+	ADDQ(U8(64), columns)
+	ADDQ(U8(64), start)
+	DECQ(half)
+	JNZ(LabelRef("half"))
+	SUBQ(I8(-128), columns)
+	DECQ(field(5))
+	JNZ(LabelRef("panel"))
+	finish(nil)
+}
+
+// largest writes the largest magnitude of n numbers, a multiple of 16.
+func largest() {
+	const params = "row *float32, n int) float32"
+	function("largestAVX2", params, params)
+	row, n := Load(Param("row"), GP64()), Load(Param("n"), GP64())
+	most, x, magnitude := YMM(), YMM(), YMM()
+	VPXOR(most, most, most)
+	VPCMPEQD(magnitude, magnitude, magnitude)
+	VPSRLD(U8(1), magnitude, magnitude)
+	Label("loop")
+	for i := range 2 {
+		VANDPS(Mem{Base: row, Disp: 32 * i}, magnitude, x)
+		VMAXPS(x, most, most)
+	}
+	ADDQ(U8(64), row)
+	SUBQ(U8(16), n)
+	JNZ(LabelRef("loop"))
+	fold(VMAXPS, most)
+}
+
+// shrink writes the rounding of n numbers times by to bytes, a multiple of 16, and
+// Σ (x − scale·byte)².
+func shrink() {
+	const params = "to *int8, row *float32, n int, by, scale float32) float32"
+	function("shrinkAVX2", params, params)
+	to, row, n := Load(Param("to"), GP64()), Load(Param("row"), GP64()), Load(Param("n"), GP64())
+	by, scale, sum := YMM(), YMM(), YMM()
+	VBROADCASTSS(NewParamAddr("by", 24), by)
+	VBROADCASTSS(NewParamAddr("scale", 28), scale)
+	VPXOR(sum, sum, sum)
+	Label("loop")
+	whole := []reg.VecVirtual{YMM(), YMM()}
+	for i, w := range whole {
+		x, rounded := YMM(), YMM()
+		VMOVUPS(Mem{Base: row, Disp: 32 * i}, x)
+		VMULPS(by, x, w)
+		VCVTPS2DQ(w, w)
+		VCVTDQ2PS(w, rounded)
+		VFNMADD231PS(scale, rounded, x)
+		VFMADD231PS(x, x, sum)
+	}
+	// Packing takes turns at halves of the registers.
+	const inOrder = 0xd8
+	VPACKSSDW(whole[1], whole[0], whole[0])
+	VPERMQ(U8(inOrder), whole[0], whole[0])
+	half := XMM()
+	VEXTRACTI128(U8(1), whole[0], half)
+	VPACKSSWB(half, whole[0].AsX(), half)
+	VMOVDQU(half, Mem{Base: to})
+	ADDQ(U8(64), row)
+	ADDQ(U8(16), to)
+	SUBQ(U8(16), n)
+	JNZ(LabelRef("loop"))
+	fold(VADDPS, sum)
+}
+
+// prefetch writes Prefetch for cache lines.
+func prefetch() {
+	const params = "row *float32, lines int"
+	function("prefetchRow", params, params)
+	row, lines := Load(Param("row"), GP64()), Load(Param("lines"), GP64())
+	Label("loop")
+	PREFETCHT0(Mem{Base: row})
+	ADDQ(U8(64), row)
+	DECQ(lines)
+	JNZ(LabelRef("loop"))
+	RET()
+}
+
+// fold returns what of leaves of a register's eight numbers.
+func fold(of func(...Op), x reg.VecVirtual) {
+	other := XMM()
+	VEXTRACTF128(U8(1), x, other)
+	of(other, x.AsX(), x.AsX())
+	for _, order := range []uint8{0x4e, 0xb1} {
+		VPERMILPS(U8(order), x.AsX(), other)
+		of(other, x.AsX(), x.AsX())
+	}
+	Store(x.AsX(), ReturnIndex(0))
 	finish(nil)
 }
 
