@@ -101,6 +101,9 @@ func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
 	row := 6*d + 8*int64(min(s.k, s.bank.N)) + 32
+	if k := min(s.k, s.bank.N); k > 0 { // the candidates of a quarter of the queries
+		row += 2 * int64(mostCandidates(k, int(rows)))
+	}
 	for _, r := range s.relations {
 		row += 14*int64(r.classes) + 24
 		rows = min(relationBlock, int64(s.bank.N))
@@ -219,20 +222,33 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 			room := <-rooms
 			defer func() { rooms <- room }()
 			room.look(s.relations, i, to)
+			all := tile{&rows, left, scaled, length, i, to, 0, m, room}
+			var lists []shortlist
+			if k > 0 {
+				lists = room.shortlists(to-i, mostCandidates(k, block))
+			}
+			for at := range lists {
+				lists[at].floor = all.floor(found[i+at], i+at, k)
+			}
 			for first := 0; first < m; first += some {
 				last := min(first+some, m)
-				for i := i; i < to; i += tileRows {
-					t := tile{&rows, left, scaled, length, i, min(i+tileRows, to), first, last, room}
+				for from := i; from < to; from += tileRows {
+					t := tile{&rows, left, scaled, length, from, min(from+tileRows, to), first, last, room}
 					t.multiply()
 					for at, r := range s.relations {
-						s.exact.Add(r.relate(&t, room.some[at][i%wide*len(r.lengths):]))
+						s.exact.Add(r.relate(&t, room.some[at][from%wide*len(r.lengths):]))
 					}
-					for at := i; at < t.to && k > 0; at++ {
+					for at := from; at < t.to && k > 0; at++ {
 						if length[at] > 0 {
-							found[at] = t.merge(found[at], at, k)
+							found[at] = t.collect(&lists[at-i], found[at], at, k)
 						}
 					}
 				}
+			}
+			for at := range lists {
+				l := &lists[at]
+				found[i+at] = all.settle(l, found[i+at], i+at, k, all.cut(l, i+at, k))
+				found[i+at] = all.compute(l.candidates, found[i+at], i+at, k)
 			}
 			s.exact.Add(room.exact)
 			room.exact = 0
@@ -327,12 +343,13 @@ func (p *packed) row(m, d int) []float32 { return p.features[p.at[m]*d : (p.at[m
 
 // searchRoom is what one goroutine works in.
 type searchRoom struct {
-	products   []float32
-	likeness   []float32 // of a relation
-	shares     []float64 // of a relation
-	candidates []candidate
-	some       [][]bool // [relations], as look sets it
-	exact      int64    // see search
+	products []float32
+	likeness []float32 // of a relation
+	shares   []float64 // of a relation
+	lists    []shortlist
+	sorted   []float32
+	some     [][]bool // [relations], as look sets it
+	exact    int64    // see search
 }
 
 // look looks for segments that can have relations that count to queries from … to−1.
@@ -379,38 +396,66 @@ func (t *tile) query(i int) []float32 {
 	return t.scaled[i*d : (i+1)*d]
 }
 
+// shortlist is the rows of a block that can be among the K nearest ones of a query.
+type shortlist struct {
+	candidates []candidate
+	floor      float32 // a product below it is not among the K largest
+}
+
 type candidate struct {
 	product float32
 	row     int32
 }
 
-// merge adds to the K largest values found for a query those of the tile's rows.
-func (t *tile) merge(found heap, query, k int) heap {
-	product, length := t.products(query)[:t.last-t.first], t.length[query]
-	above, below := t.unit.Slack(t.left, query)
-	floor := float32(math.Inf(-1)) // a product below it is not among the K largest
-	if len(found) == k {
-		floor = float32(found[0]*length - above)
+// mostCandidates is how many candidates for K neighbours in a block are kept at a time.
+func mostCandidates(k, block int) int { return min(8*k+128, block) }
+
+// shortlists returns some for n queries, without candidates.
+func (room *searchRoom) shortlists(n, most int) []shortlist {
+	for len(room.lists) < n {
+		room.lists = append(room.lists, shortlist{candidates: make([]candidate, 0, most)})
 	}
-	candidates := t.room.candidates[:0]
+	for i := range room.lists[:n] {
+		room.lists[i].candidates = room.lists[i].candidates[:0]
+	}
+	return room.lists[:n]
+}
+
+// floor returns the product below which none is among the K largest if these were found.
+func (t *tile) floor(found heap, query, k int) float32 {
+	if len(found) < k {
+		return float32(math.Inf(-1))
+	}
+	above, _ := t.unit.Slack(t.left, query)
+	return float32(found[0]*t.length[query] - above)
+}
+
+// collect adds the tile's rows to the candidates of a query. If these become too many
+// it settles them.
+func (t *tile) collect(l *shortlist, found heap, query, k int) heap {
+	product := t.products(query)[:t.last-t.first]
 	add := func(i int) {
 		v := product[i]
-		if !(v >= floor) {
+		if !(v >= l.floor) {
 			return
 		}
-		if len(candidates) == cap(candidates) {
-			candidates, floor = cut(candidates, k, floor, above+below)
-			if 2*len(candidates) >= cap(candidates) { // too many within rounding of each other
-				candidates = slices.Grow(candidates, max(cap(candidates), 4*k+64))
+		if full := cap(l.candidates); len(l.candidates) == full {
+			if kth := t.cut(l, query, k); 2*len(l.candidates) >= full {
+				found = t.settle(l, found, query, k, kth)
+			}
+			if 2*len(l.candidates) >= full { // still too many within rounding of each other
+				found = t.compute(l.candidates, found, query, k)
+				l.candidates = l.candidates[:0]
+				l.raise(t.floor(found, query, k))
 			}
 		}
-		candidates = append(candidates, candidate{v, int32(t.first + i)})
+		l.candidates = append(l.candidates, candidate{v, int32(t.first + i)})
 	}
 	const step = 256
 	var large [step / 8]byte
 	at := 0
 	for ; at+step <= len(product); at += step {
-		kernels.AtLeast(product[at:at+step], floor, large[:])
+		kernels.AtLeast(product[at:at+step], l.floor, large[:])
 		for word := 0; word < len(large); word += 8 {
 			for some := binary.LittleEndian.Uint64(large[word:]); some != 0; some &= some - 1 {
 				add(at + 8*word + bits.TrailingZeros64(some))
@@ -420,36 +465,63 @@ func (t *tile) merge(found heap, query, k int) heap {
 	for ; at < len(product); at++ {
 		add(at)
 	}
-	t.room.candidates = candidates
-	if len(candidates) == 0 {
-		return found
+	return found
+}
+
+// cut drops the candidates that cannot be among the K largest, whose smallest product it
+// returns.
+func (t *tile) cut(l *shortlist, query, k int) (kth float32) {
+	if len(l.candidates) < k {
+		return float32(math.Inf(-1))
 	}
-	candidates, _ = cut(candidates, k, floor, above+below)
-	// The largest first, so that few of the others are computed.
-	slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Compare(b.product, a.product) })
-	for _, c := range candidates {
-		if len(found) == k && float64(c.product) < found[0]*length-above {
-			break
+	products := t.room.sorted[:0]
+	for _, c := range l.candidates {
+		products = append(products, c.product)
+	}
+	t.room.sorted = products
+	kth = linalg.KthLargest(products, k)
+	// The slack on both sides is more than what rounding needs, that of the floor included.
+	above, below := t.unit.Slack(t.left, query)
+	l.raise(float32(float64(kth) - above - below))
+	return kth
+}
+
+// settle adds to the K largest values found for a query those of its candidates whose
+// products are the largest, kth or more. What they leave of the others stays.
+func (t *tile) settle(l *shortlist, found heap, query, k int, kth float32) heap {
+	first := 0
+	for i, c := range l.candidates {
+		if c.product >= kth {
+			l.candidates[first], l.candidates[i] = c, l.candidates[first]
+			first++
 		}
-		found = found.add(t.value(t.query(query), length, int(c.row)), k)
-		t.room.exact++
+	}
+	found = t.compute(l.candidates[:first], found, query, k)
+	l.candidates = append(l.candidates[:0], l.candidates[first:]...)
+	l.raise(t.floor(found, query, k))
+	return found
+}
+
+// compute adds to the K largest values found for a query those of candidates.
+func (t *tile) compute(some []candidate, found heap, query, k int) heap {
+	x, length := t.query(query), t.length[query]
+	above, _ := t.unit.Slack(t.left, query)
+	for i, c := range some {
+		if i+1 < len(some) {
+			kernels.Prefetch(t.row(int(some[i+1].row), len(x)))
+		}
+		if len(found) < k || float64(c.product) >= found[0]*length-above {
+			found = found.add(t.value(x, length, int(c.row)), k)
+			t.room.exact++
+		}
 	}
 	return found
 }
 
-// cut drops the candidates that cannot be among the K largest and returns the product
-// below which none can. The slack on both sides is more than what rounding needs, that of
-// the floor included.
-func cut(candidates []candidate, k int, floor float32, slack float64) ([]candidate, float32) {
-	if len(candidates) < k {
-		return candidates, floor
-	}
-	products := make([]float32, len(candidates))
-	for i, c := range candidates {
-		products[i] = c.product
-	}
-	floor = max(floor, float32(float64(linalg.KthLargest(products, k))-slack))
-	return slices.DeleteFunc(candidates, func(c candidate) bool { return c.product < floor }), floor
+// raise drops the candidates below a floor.
+func (l *shortlist) raise(floor float32) {
+	l.floor = max(l.floor, floor)
+	l.candidates = slices.DeleteFunc(l.candidates, func(c candidate) bool { return c.product < l.floor })
 }
 
 // value is the cosine of the query and a row, in float64.

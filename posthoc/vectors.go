@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 func widen(dst []float64, src []float32) {
@@ -22,19 +23,8 @@ func normaliseRows(x []float64, d int) {
 
 // norm returns ‖x‖₂. Squares of float32 values neither overflow nor underflow in
 // float64.
-func norm[T float32 | float64](x []T) float64 {
-	var sums [4]float64 // several sums, for speed
-	for len(x) >= 4 {
-		sums[0] += float64(x[0]) * float64(x[0])
-		sums[1] += float64(x[1]) * float64(x[1])
-		sums[2] += float64(x[2]) * float64(x[2])
-		sums[3] += float64(x[3]) * float64(x[3])
-		x = x[4:]
-	}
-	for _, v := range x {
-		sums[0] += float64(v) * float64(v)
-	}
-	return math.Sqrt(sums[0] + sums[1] + sums[2] + sums[3])
+func norm[T kernels.Real](x []T) float64 {
+	return math.Sqrt(kernels.Dot(x, x))
 }
 
 func l1(x []float64) float64 {

@@ -191,3 +191,10 @@ func AtLeast(x []float32, floor float32, bits []byte) {
 	}
 	chosen().f64.atLeast(&x[0], floor, &bits[0], len(x))
 }
+
+// Prefetch asks for a row that will be read soon, where a set can.
+func Prefetch(row []float32) {
+	if f := chosen().f64.prefetch; f != nil && len(row) > 0 {
+		f(&row[0], (len(row)+15)/16)
+	}
+}
