@@ -251,7 +251,7 @@ func (r *Report) features(ctx context.Context, s seer) ([][]float64, error) {
 	}
 	for i, f := range features {
 		if !finite(f) {
-			r.warn("features of %s are not finite: the model overflows (half precision?) or its weights are damaged", r.Images[i].Path)
+			r.warn("features of %s are not finite: the model overflows (half precision? another normalisation?) or its weights are damaged", r.Images[i].Path)
 			return nil, nil
 		}
 	}

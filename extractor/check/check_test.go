@@ -63,7 +63,7 @@ func TestRealModels(t *testing.T) {
 		"vit-tiny-p16":        {photos, 8, 0},
 		"mobilenetv2":         {photos, 12, 0},
 		"mobilenetv1-nhwc":    {photos, 12, 0},
-		"squeezenet11-fp16io": {photos, 12, 4},
+		"squeezenet11-fp16io": {photos, 8, 4}, // which overflows where the processor computes in half floats
 		"densenet100-cifar10": {small, 32, 3},
 		"resnet20-cifar10":    {small, 64, 3},
 	} {
