@@ -34,8 +34,8 @@ func BenchmarkKNN(b *testing.B) {
 	for _, n := range []int{2_500, 20_000, 40_000} {
 		all := synthetic(n+queries, d)
 		data := posthoc.NewData(all.Features(0, n), d, all.Labels[:n], all.Classes)
-		for name, x := range map[string][]float32{"known": all.Features(n, n+queries), "new": synthetic(queries, d).Features(0, queries)} {
-			b.Run(fmt.Sprintf("n=%d/%s", n, name), func(b *testing.B) {
+		for i, x := range [][]float32{all.Features(n, n+queries), synthetic(queries, d).Features(0, queries)} {
+			b.Run(fmt.Sprintf("n=%d/%s", n, []string{"known", "new"}[i]), func(b *testing.B) {
 				s, err := posthoc.FitKNN(data, 50)
 				if err != nil {
 					b.Fatal(err)

@@ -175,7 +175,7 @@ func TestKNNIsExact(t *testing.T) {
 		k := rapid.IntRange(1, 20).Draw(t, "k")
 		*posthoc.LeastCoarse = rapid.IntRange(0, 10).Draw(t, "least for coarse products")
 		if rapid.Bool().Draw(t, "products of bytes") {
-			defer kernels.BytesInGo()()
+			defer kernels.BytesInGo(rapid.Bool().Draw(t, "of AVX2"))()
 		}
 		data := drawRows(t, n, d, 1)
 		bank := data.Features(0, n)
@@ -214,10 +214,10 @@ func TestKNNAmongNearlyEqualRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
-	for i, memory := range []int64{0, 1 << 20, 1 << 20, 1 << 20} {
-		s.Memory, *posthoc.LeastCoarse = memory, []int{1000, 1000, 1, 1}[i]
-		if i == 3 {
-			defer kernels.BytesInGo()()
+	for i, memory := range []int64{0, 1 << 20, 1 << 20, 1 << 20, 1 << 20} {
+		s.Memory, *posthoc.LeastCoarse = memory, []int{1000, 1000, 1, 1, 1}[i]
+		if i >= 3 {
+			defer kernels.BytesInGo(i == 4)()
 		}
 		for i, got := range score(t, s, 5, posthoc.Batch{Features: bank[:5*d]}) {
 			if want := kthDistance(bank[i*d:(i+1)*d], bank, k); !(math.Abs(got-want) < 1e-15) {
@@ -230,23 +230,28 @@ func TestKNNAmongNearlyEqualRows(t *testing.T) {
 // TestKNNOfRoundedBytes has a nearest row that products of bytes place behind all others:
 // because of how the query is rounded to bytes, and because of how the others are.
 func TestKNNOfRoundedBytes(t *testing.T) {
+	t.Run("AMX", func(t *testing.T) { testKNNOfRoundedBytes(t, false, 127) })
+	t.Run("AVX2", func(t *testing.T) { testKNNOfRoundedBytes(t, true, 90) })
+}
+
+func testKNNOfRoundedBytes(t *testing.T, ofAVX2 bool, most float32) {
 	const n, d = 300, 64
 	var rows [4][d]float32
 	query, nearest, other, short := rows[0][:], rows[1][:], rows[2][:], rows[3][:]
 	for i := range d {
-		query[i], nearest[i] = 0.49, 127 // 0.49 becomes 0
+		query[i], nearest[i] = 0.49, most // 0.49 becomes 0
 		if i%2 == 0 && 0 < i && i < 50 {
-			other[i], other[i+1] = 127, -127
+			other[i], other[i+1] = most, -most
 		}
 	}
-	query[0], other[0] = 127, 125
-	short[0], short[1] = 19.51, 127 // 19.51 becomes 20
-	defer kernels.BytesInGo()()
+	query[0], other[0] = most, most-2
+	short[0], short[1] = 19.51, most // 19.51 becomes 20
+	defer kernels.BytesInGo(ofAVX2)()
 	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
 	*posthoc.LeastCoarse = 1
 	for name, of := range map[string]struct{ query, nearest, other []float32 }{
 		"query":  {query, nearest, other},
-		"others": {[]float32{0: 1, d - 1: 0}, []float32{0: 20, 1: 127, d - 1: 0}, short},
+		"others": {[]float32{0: 1, d - 1: 0}, []float32{0: 20, 1: most, d - 1: 0}, short},
 	} {
 		bank := slices.Concat(slices.Repeat(of.other, n), of.nearest, slices.Repeat(of.other, n))
 		s, err := posthoc.FitKNN(posthoc.NewData(bank, d, nil, 0), 1)

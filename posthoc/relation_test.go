@@ -60,10 +60,10 @@ func TestScoreAll(t *testing.T) {
 			}
 			var first [][]float64
 			defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
-			for i, memory := range []int64{0, 1 << 20, 1 << 20, 1 << 20} {
-				*posthoc.LeastCoarse = []int{1000, 1000, 10, 10}[i] // products in float32, and coarse
-				if i == 3 {
-					defer kernels.BytesInGo()()
+			for i, memory := range []int64{0, 1 << 20, 1 << 20, 1 << 20, 1 << 20} {
+				*posthoc.LeastCoarse = []int{1000, 1000, 10, 10, 10}[i] // products in float32, and coarse
+				if i >= 3 {
+					defer kernels.BytesInGo(i == 4)()
 				}
 				for _, s := range scores {
 					switch s := s.(type) {
@@ -168,7 +168,7 @@ func TestRelationOfRoundedBytes(t *testing.T) {
 	}
 	asked := make([]float64, classes)
 	asked[0] = math.Log(classes - 1) // a half of the probability
-	defer kernels.BytesInGo()()
+	defer kernels.BytesInGo(false)()
 	defer func(least int) { *posthoc.LeastCoarse = least }(*posthoc.LeastCoarse)
 	*posthoc.LeastCoarse = 1
 	s, err := posthoc.FitRelation(posthoc.NewData(bank, d, nil, classes).WithLogits(posthoc.Matrix(known, classes)))

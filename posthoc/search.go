@@ -51,6 +51,8 @@ const (
 	tileRows = 64      // queries of one product
 	maxBlock = 1 << 14 // bank rows that are packed at a time, at most
 
+	searchStep = 256 // products that are compared at a time
+
 	// Coarse products of so many queries with the same bank rows, of so many bytes, read
 	// these rows from the second-level cache. A panel and a segment of relations divides
 	// their number.
@@ -101,14 +103,18 @@ func (s *search) plan(workers int) (queries, block int, err error) {
 	memory, d := s.memory, int64(s.bank.D)
 	rows := min(memory/4/(8*d+48), memory/4/int64(workers*tileRows*4), maxBlock, int64(s.bank.N))
 	row := 6*d + 8*int64(min(s.k, s.bank.N)) + 32
-	if k := min(s.k, s.bank.N); k > 0 { // the candidates of a quarter of the queries
-		row += 2 * int64(mostCandidates(k, int(rows)))
-	}
 	for _, r := range s.relations {
 		row += 14*int64(r.classes) + 24
 		rows = min(relationBlock, int64(s.bank.N))
 	}
-	n := wholeTiles(memory / 2 / row)
+	var list int64 // of candidates
+	if k := min(s.k, s.bank.N); k > 0 {
+		list = 8 * int64(mostCandidates(k, int(rows)))
+	}
+	n := wholeTiles(memory / 2 / (row + list/4))
+	if n < int64(4*workers*tileRows) { // with fewer queries more than a quarter of them have one
+		n = wholeTiles(memory / 2 / (row + list))
+	}
 	if rows < 1 || n < 1 {
 		return 0, 0, options.Errorf("Memory", "%d bytes do not hold a row of %d features with %d neighbours", memory, d, s.k)
 	}
@@ -348,6 +354,7 @@ type searchRoom struct {
 	shares   []float64 // of a relation
 	lists    []shortlist
 	sorted   []float32
+	large    [searchStep / 8]byte
 	some     [][]bool // [relations], as look sets it
 	exact    int64    // see search
 }
@@ -451,11 +458,9 @@ func (t *tile) collect(l *shortlist, found heap, query, k int) heap {
 		}
 		l.candidates = append(l.candidates, candidate{v, int32(t.first + i)})
 	}
-	const step = 256
-	var large [step / 8]byte
-	at := 0
-	for ; at+step <= len(product); at += step {
-		kernels.AtLeast(product[at:at+step], l.floor, large[:])
+	large, at := t.room.large[:], 0
+	for ; at+searchStep <= len(product); at += searchStep {
+		kernels.AtLeast(product[at:at+searchStep], l.floor, large)
 		for word := 0; word < len(large); word += 8 {
 			for some := binary.LittleEndian.Uint64(large[word:]); some != 0; some &= some - 1 {
 				add(at + 8*word + bits.TrailingZeros64(some))

@@ -36,7 +36,7 @@ func coarseOf(wanted bool, k int) *byteKernels {
 type byteKernels struct {
 	times func(*bytesTask)
 	// most is what the largest magnitude of a row becomes, and offset what is added to the
-	// bytes of A.
+	// bytes of A, which then have no sign. Sums start where they have to end without it.
 	most   float32
 	offset int8
 	// largest is the largest magnitude of n numbers, a multiple of 16.
@@ -65,7 +65,11 @@ const (
 	byteRows    = 32
 	byteStep    = 64 // columns
 	largestByte = 1<<7 - 1
-	// mostBytes is how many products of two bytes have a sum below 2³¹.
+	// AVX2 multiplies bytes without a sign by those with one, and adds two products in 16
+	// bits: 2·(90 + 90)·90 are less than 2¹⁵.
+	mostOfAVX2 = 90
+	// mostBytes is how many products of two bytes have a sum below 2³¹. With an offset sums
+	// may leave that range on the way, as they come back.
 	mostBytes = (1<<31 - 1) / (largestByte * largestByte)
 	// byteRounding is more than what rounding to float32 changes: the sum, its products
 	// with both scales, that of length and error, and their sum, of a magnitude up to 2;
@@ -179,12 +183,12 @@ func (b *Bank) Set(panel int, rows []float32) {
 func (k *byteKernels) shrinkRow(to []int8, row []float32) (scale float32, changed float64) {
 	n := len(row)
 	_ = to[padded(n)-1]
-	whole := n &^ 15
-	var rest [16]float32
-	copy(rest[:], row[whole:])
-	largest := k.largest(&rest[0], 16)
+	whole, largest := n&^15, float32(0)
 	if whole > 0 {
-		largest = max(largest, k.largest(&row[0], whole))
+		largest = k.largest(&row[0], whole)
+	}
+	for _, v := range row[whole:] {
+		largest = max(largest, v, -v)
 	}
 	if scale = largest / k.most; scale < 0x1p-100 { // also of a row of zeros
 		clear(to)
@@ -195,6 +199,8 @@ func (k *byteKernels) shrinkRow(to []int8, row []float32) (scale float32, change
 		sum = k.shrink(&to[0], &row[0], whole, 1/scale, scale)
 	}
 	if whole < n {
+		rest := make([]float32, 16) // of an odd width
+		copy(rest, row[whole:])
 		sum += k.shrink(&to[whole], &rest[0], 16, 1/scale, scale)
 	}
 	return scale, math.Sqrt(float64(sum)) * (1 + float64(n+8)*0x1p-24)
@@ -237,7 +243,7 @@ func (a *Left) Set(from, to int) {
 		a.scale[2*i+1] = float32((norm(row) + e) * (1 + 0x1p-20))
 		if a.bytes.offset != 0 {
 			for p := range bytes {
-				bytes[p] += a.bytes.offset // beyond 127 its bits are those of a number without sign
+				bytes[p] += a.bytes.offset // as bits; the zeros behind a row of B leave out what is here
 			}
 		}
 		panel := a.small[i/16*16*padded(a.k)+i%16*byteStep:]

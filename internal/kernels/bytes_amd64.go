@@ -3,9 +3,8 @@
 package kernels
 
 var (
-	bytesOfAMX = byteKernels{times: bytesAMX, most: largestByte, largest: largestAVX512, shrink: shrinkAVX512}
-	// Two products are added in 16 bits: 2·(90 + 90)·90 are less than 2¹⁵.
-	bytesOfAVX2 = byteKernels{times: bytesAVX2, most: 90, offset: 90, largest: largestAVX2, shrink: shrinkAVX2}
+	bytesOfAMX  = byteKernels{times: bytesAMX, most: largestByte, largest: largestAVX512, shrink: shrinkAVX512}
+	bytesOfAVX2 = byteKernels{times: bytesAVX2, most: mostOfAVX2, offset: mostOfAVX2, largest: largestAVX2, shrink: shrinkAVX2}
 )
 
 //go:noescape

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -127,10 +128,12 @@ func TestProducts(t *testing.T) {
 func TestBank(t *testing.T) {
 	before := *chosen()
 	defer func() { *chosen() = before }()
-	for _, name := range append(Sets(), "") {
-		if *chosen() = *choose(name); name == "" {
-			name = "bytes in go"
-			BytesInGo()
+	for _, name := range append(Sets(), "amx in go", "avx2 in go") {
+		if of, inGo := strings.CutSuffix(name, " in go"); inGo {
+			*chosen() = *choose("go")
+			BytesInGo(of == "avx2")
+		} else {
+			*chosen() = *choose(name)
 		}
 		t.Run(name, func(t *testing.T) {
 			check(t, func(r *rapid.T) {
@@ -199,10 +202,12 @@ func TestBank(t *testing.T) {
 func TestBytes(t *testing.T) {
 	before := *chosen()
 	defer func() { *chosen() = before }()
-	t.Run("go", func(t *testing.T) {
-		BytesInGo()
-		testBytes(t)
-	})
+	for _, ofAVX2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("go, avx2 %t", ofAVX2), func(t *testing.T) {
+			defer BytesInGo(ofAVX2)()
+			testBytes(t)
+		})
+	}
 	for _, name := range []string{"amx", "avx2"} {
 		t.Run(name, func(t *testing.T) {
 			if *chosen() = *choose(name); Set() != name {
@@ -214,6 +219,17 @@ func TestBytes(t *testing.T) {
 }
 
 func testBytes(t *testing.T) {
+	// The largest sums, of which those with an offset leave their range on the way.
+	row := slices.Repeat([]float32{-1}, mostBytes)
+	var bank Bank
+	bank.Reset(1, len(row), true)
+	bank.Set(0, row)
+	left, product := NewLeft(row, len(row), true), make([]float32, 1)
+	left.Set(0, 1)
+	bank.Times(left, 0, 1, 0, 1, product)
+	if want := float32(len(row)); math.Abs(float64(product[0]/want-1)) > 1e-5 {
+		t.Errorf("the largest product is %g, want %g", product[0], want)
+	}
 	check(t, func(r *rapid.T) {
 		m, n, k := rapid.IntRange(1, 70).Draw(r, "m"), rapid.IntRange(1, 100).Draw(r, "n"), rapid.IntRange(1, 300).Draw(r, "k")
 		rng := rngOf(r)

@@ -518,8 +518,8 @@ func atLeast(v isa) {
 	finish(nil)
 }
 
-// bytes writes the product of bytes: AVX2 multiplies four of them with four others in the
-// time of one float32. It takes four rows of A and 16 of B at a time.
+// bytes writes the product of bytes, of which AVX2 multiplies and adds twice as many as of
+// float32 in the same time. It takes four rows of A and 16 of B at a time.
 func bytes() {
 	function("bytesAVX2", "t *bytesTask", "t *byte")
 	t := Load(Param("t"), GP64())
