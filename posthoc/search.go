@@ -353,7 +353,7 @@ type searchRoom struct {
 	likeness []float32 // of a relation
 	shares   []float64 // of a relation
 	lists    []shortlist
-	sorted   []float32
+	sorted   []float32 // products of candidates
 	large    [searchStep / 8]byte
 	some     [][]bool // [relations], as look sets it
 	exact    int64    // see search
