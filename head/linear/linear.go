@@ -85,6 +85,10 @@ type Fitted struct {
 	// of Grid; nil if C was not chosen.
 	Losses []float64
 
+	// Passes is how many times the loss of the rows, or of a part of them, and its
+	// gradient were computed.
+	Passes int
+
 	axes *axes
 }
 
@@ -137,7 +141,7 @@ func Fit(ctx context.Context, train, val dataset.Rows, classes int, o Options) (
 	if err := solve.minimise(ctx, p, theta, f.C, o.Tolerance); err != nil {
 		return nil, err
 	}
-	f.Linear = p.fold(theta)
+	f.Linear, f.Passes = p.fold(theta), solve.passes
 	return f, nil
 }
 

@@ -209,6 +209,21 @@ func TestNear(t *testing.T) {
 	}
 }
 
+// TestPasses: as few passes over the rows are needed with more features than rows of
+// a class, where the diagonal is far from the Hessian (130 without its scale), as
+// with few features.
+func TestPasses(t *testing.T) {
+	for _, c := range []struct{ rows, features, classes, most int }{{20, 400, 60, 90}, {100, 9, 3, 50}} {
+		f, err := linear.Fit(context.Background(), blobs(c.rows, c.features, c.classes, 4), dataset.Rows{}, c.classes, linear.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Passes == 0 || f.Passes > c.most {
+			t.Errorf("%d rows of each of %d classes, %d features: %d passes", c.rows, c.classes, c.features, f.Passes)
+		}
+	}
+}
+
 // TestNarrow: products in float32 give nearly the same head, and the same choice of C.
 func TestNarrow(t *testing.T) {
 	train, val := blobs(200, 9, 3, 1), blobs(40, 9, 3, 2)

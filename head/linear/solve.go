@@ -24,10 +24,13 @@ const (
 //
 // The metric of the first step is the inverse of a diagonal in the axes: for a
 // class the mean of p(1−p) times the variance of the axis, plus the penalty. It is
-// the Hessian, were the probabilities independent of the features.
+// the Hessian, were the probabilities independent of the features. Where they are
+// not, as with more features than rows, it is several times too small, so that the
+// inverse is scaled by the last pair (there, formula 7.20, with its metric for I).
 type solver struct {
-	axes  *axes
-	pairs []pair
+	axes   *axes
+	pairs  []pair
+	passes int // over the rows
 }
 
 // pair is a step with the change that it made to the gradient of the loss, without
@@ -79,11 +82,13 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 	}
 	// objective puts the gradient of the loss alone into gradient.
 	objective := func(at, gradient []float64) (float64, error) {
+		s.passes++
 		loss, err := p.loss(ctx, at, gradient, spread)
 		return loss + penalty/2*dot(at[:weights], at[:weights]), err
 	}
 	vector := func() []float64 { return make([]float64, len(theta)) }
 	gradient, trial, trialGradient, whole, direction := vector(), vector(), vector(), vector(), vector()
+	turned := make([]float64, weights)
 	loss, err := objective(theta, gradient)
 	if err != nil {
 		return err
@@ -100,12 +105,20 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 			addScaled(direction, -factors[i], q.change)
 			addScaled(direction[:weights], -factors[i]*penalty, q.step[:weights])
 		}
-		s.axes.divide(direction, spread, penalty, p.rows.D)
+		gamma := 1.
+		if n := len(s.pairs); n > 0 {
+			q := s.pairs[n-1]
+			addScaledTo(trial[:weights], q.change[:weights], penalty, q.step[:weights])
+			copy(trial[weights:], q.change[weights:])
+			gamma = products[n-1] / s.axes.square(trial, turned, spread, penalty)
+		}
+		s.axes.divide(direction, turned, spread, penalty)
+		floats.Scale(gamma, direction)
 		for i, q := range s.pairs {
 			addScaled(direction, factors[i]-q.times(direction, weights, penalty)/products[i], q.step)
 		}
 		slope := dot(whole, direction)
-		if !(slope/2 > tolerance) {
+		if !(slope/2 > tolerance*min(gamma, 1)) { // the scaled metric expects less
 			return nil
 		}
 		length, lower := 1., 0.
@@ -144,14 +157,11 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 // leastSpread keeps the metric finite if all probabilities are 0 or 1.
 const leastSpread = 1e-6
 
-// divide divides a vector like the parameters by the diagonal.
-func (a *axes) divide(x, spread []float64, penalty float64, d int) {
-	k := len(spread)
-	turned := x[:k*d]
-	if a.vectors != nil {
-		turned = make([]float64, k*d)
-		kernels.BLAS{}.Dgemm(blas.NoTrans, blas.Trans, k, d, d, 1, x, d, a.vectors, d, 0, turned, d)
-	}
+// divide divides a vector like the parameters by the diagonal. Its weights along the
+// axes go through turned [K·D].
+func (a *axes) divide(x, turned, spread []float64, penalty float64) {
+	k, d := len(spread), len(a.variances)
+	a.turn(turned, x, k)
 	for c, s := range spread {
 		s = max(s, leastSpread)
 		for j, v := range a.variances {
@@ -159,7 +169,35 @@ func (a *axes) divide(x, spread []float64, penalty float64, d int) {
 		}
 		x[k*d+c] /= s
 	}
-	if a.vectors != nil {
-		kernels.BLAS{}.Dgemm(blas.NoTrans, blas.NoTrans, k, d, d, 1, turned, d, a.vectors, d, 0, x, d)
+	if a.vectors == nil {
+		copy(x, turned)
+		return
 	}
+	kernels.BLAS{}.Dgemm(blas.NoTrans, blas.NoTrans, k, d, d, 1, turned, d, a.vectors, d, 0, x, d)
+}
+
+// square returns the product of a vector like the parameters with itself divided by
+// the diagonal.
+func (a *axes) square(x, turned, spread []float64, penalty float64) float64 {
+	k, d := len(spread), len(a.variances)
+	a.turn(turned, x, k)
+	sum := 0.
+	for c, s := range spread {
+		s = max(s, leastSpread)
+		for j, v := range a.variances {
+			sum += turned[c*d+j] * turned[c*d+j] / (s*v + penalty)
+		}
+		sum += x[k*d+c] * x[k*d+c] / s
+	}
+	return sum
+}
+
+// turn sets turned to the weights of x along the axes.
+func (a *axes) turn(turned, x []float64, k int) {
+	if a.vectors == nil {
+		copy(turned, x)
+		return
+	}
+	d := len(a.variances)
+	kernels.BLAS{}.Dgemm(blas.NoTrans, blas.Trans, k, d, d, 1, x, d, a.vectors, d, 0, turned, d)
 }
