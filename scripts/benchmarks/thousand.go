@@ -58,7 +58,7 @@ func benchThousand(f *flag.FlagSet) func(ctx context.Context, dir string) error 
 	f.IntVar(&b.epochs, "epochs", 0, "epochs of training (default: as train's)")
 	f.Var((*command.Bytes)(&b.memory), "memory", "what --memory of train is given, in `bytes`")
 	f.StringVar(&b.folder, "folder", "", "`folder` for the features, 4 bytes a value (default: the system's for temporary files)")
-	f.StringVar(&b.keep, "keep", "", "`folder` that keeps the features; those that it has are used")
+	f.StringVar(&b.keep, "keep", "", "`folder` that keeps the features, and the state of a training that is cut off; those that it has are used")
 	f.BoolVar(&b.only, "make", false, "only make the features")
 	f.StringVar(&b.profile, "profile", "", "`file` to write a CPU profile to")
 	return b.measure
@@ -127,11 +127,15 @@ func (b *thousand) train(ctx context.Context, dir, step, preset string) error {
 	if err != nil {
 		return errors.Join(err, w.stopped())
 	}
+	if b.keep != "" {
+		o.Checkpoint = filepath.Join(dir, step+".checkpoint")
+		o.Resumed = func(epochs []int) { fmt.Printf("training goes on after %d epochs\n", epochs[0]) }
+	}
 	d, result, err := pipeline.Train(ctx, o)
 	if err != nil {
-		return errors.Join(err, w.stopped())
+		return errors.Join(err, w.cutOff())
 	}
-	if err := w.close(); err != nil {
+	if err := errors.Join(w.close(), os.RemoveAll(o.Checkpoint)); err != nil {
 		return err
 	}
 	fmt.Printf("\n%d epochs, %d steps; accuracy %.2f; parts:", result.Epochs, result.Steps, 100**result.ValAccuracy)
@@ -384,6 +388,15 @@ func (s *steps) close() error {
 	err := s.stopped()
 	s.print(ended{"all", s.began.minus(s.first), s.most[0], s.most[1], s.disk - s.whole})
 	return errors.Join(err, s.err)
+}
+
+// cutOff ends the last step, which a later run may continue.
+func (s *steps) cutOff() error {
+	s.mu.Lock()
+	s.current += " (cut off)"
+	s.mu.Unlock()
+	s.step("")
+	return s.stopped()
 }
 
 // stopped ends watching, without what all steps took.
