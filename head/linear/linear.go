@@ -86,7 +86,7 @@ type Fitted struct {
 	Losses []float64
 
 	// Passes is how many times the loss of the rows, or of a part of them, and its
-	// gradient were computed.
+	// gradient were computed; 0 with one class.
 	Passes int
 
 	axes *axes

@@ -209,9 +209,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestPasses: as few passes over the rows are needed with more features than rows of
-// a class, where the diagonal is far from the Hessian (130 without its scale), as
-// with few features.
+// TestPasses bounds the passes over the rows. With more features than rows of a class
+// the diagonal is far from the Hessian: 64 passes, and 130 without its scale.
 func TestPasses(t *testing.T) {
 	for _, c := range []struct{ rows, features, classes, most int }{{20, 400, 60, 90}, {100, 9, 3, 50}} {
 		f, err := linear.Fit(context.Background(), blobs(c.rows, c.features, c.classes, 4), dataset.Rows{}, c.classes, linear.Options{})
