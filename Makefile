@@ -47,7 +47,7 @@ emulated: counted  ## run short tests on an emulated arm64 and an emulated Haswe
 	  echo 'on an emulated arm64:'; \
 	  export GOARCH=arm64 CGO_ENABLED=0; \
 	  MLRBFN_KERNELS=neon $(count) go test $(quick) -short -run ^Test -skip '^Test(ScoreAll|OpenOOD)$$' -exec "$$emulator" \
-	    ./internal/kernels ./internal/linalg ./conditioning ./head/... ./posthoc || status=1; \
+	    ./internal/kernels ./internal/linalg ./head/... ./posthoc || status=1; \
 	  MLRBFN_KERNELS=go $(count) go test $(quick) -short -run ^TestGolden -exec "$$emulator" ./head/... || status=1; \
 	  unset GOARCH CGO_ENABLED; \
 	else \
@@ -81,7 +81,7 @@ race: setup  ## run the short tests under the race detector
 store: setup  ## bring an object store and test buckets and tars against it
 	@scripts/store
 	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./pipeline/source/...
-	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/progress ./internal/command ./pipeline/verdicts ./pipeline/watching
+	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/parts ./internal/command ./pipeline
 
 demo:  ## run the whole chain on real images, in under three minutes
 	@scripts/demo

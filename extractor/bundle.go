@@ -9,8 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Copy finds the model, as Find does, and copies its graph, its weights and its
@@ -59,12 +58,12 @@ func (r ModelReference) Copy(ctx context.Context, folder string) error {
 // copyFile copies a file and compares the hashes. A file that is there already
 // must be the same.
 func copyFile(from, to string) error {
-	want, err := regular.SHA256(from, regular.Weights)
+	want, err := disk.SHA256(from, disk.Weights)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(to); err == nil {
-		if have, err := regular.SHA256(to, regular.Weights); err != nil || have != want {
+		if have, err := disk.SHA256(to, disk.Weights); err != nil || have != want {
 			return errors.Join(fmt.Errorf("%s exists and is another file than %s", to, from), err)
 		}
 		return nil
@@ -72,19 +71,19 @@ func copyFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 		return err
 	}
-	in, err := regular.Open(from, regular.Weights)
+	in, err := disk.Open(from, disk.Weights)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	err = atomicfile.Create(to, func(w io.Writer) error {
+	err = disk.Create(to, func(w io.Writer) error {
 		_, err := io.Copy(w, in)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if have, err := regular.SHA256(to, regular.Weights); err != nil || have != want {
+	if have, err := disk.SHA256(to, disk.Weights); err != nil || have != want {
 		return errors.Join(fmt.Errorf("the copy %s of %s is damaged", to, from), err)
 	}
 	return nil

@@ -18,8 +18,8 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // maxFileBytes bounds what is read of one file into memory.
@@ -441,7 +441,7 @@ func read(item *Item, room []byte) ([]byte, error) {
 	if item.InMemory() {
 		return item.memory.bytes()
 	}
-	f, err := regular.Open(item.File, maxFileBytes)
+	f, err := disk.Open(item.File, maxFileBytes)
 	if err != nil {
 		return nil, err
 	}

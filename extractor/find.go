@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // modelsEnv is the environment variable that lists the user's folders of models.
@@ -92,7 +92,7 @@ const mostEntries = 1 << 12
 
 // graphs are the graphs at a place, those first whose path ends as the hint does.
 func (r ModelReference) graphs(place string) []string {
-	if regular.Check(place, regular.Graph) == nil {
+	if disk.CheckReadable(place, disk.Graph) == nil {
 		return []string{place}
 	}
 	found := graphsIn(place)
@@ -120,7 +120,7 @@ func (r ModelReference) graphs(place string) []string {
 
 // someEntries returns the first entries of a folder, none where it cannot be read.
 func someEntries(dir string) []fs.DirEntry {
-	f, err := regular.OpenDir(dir)
+	f, err := disk.OpenDir(dir)
 	if err != nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 func TestFindModel(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/idx"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // int64s is a node that makes a constant of one dimension, or a number of none.
@@ -207,7 +207,7 @@ func TestSpecialFiles(t *testing.T) {
 				}
 				if name == "model.onnx" { // no graph is found
 					wantError(t, err, "has none of model.onnx")
-				} else if !errors.Is(err, regular.ErrKind) {
+				} else if !errors.Is(err, disk.ErrKind) {
 					t.Error(err)
 				}
 			})

@@ -16,8 +16,8 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/idx"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // ErrNoImages is wrapped by the error of [List] if there is no image.
@@ -395,7 +395,7 @@ func isImage(file string) (bool, error) {
 	if preprocess.IsImage(name, nil) {
 		return true, nil
 	}
-	f, err := regular.Open(file, regular.Values)
+	f, err := disk.Open(file, disk.Values)
 	if err != nil {
 		return false, err
 	}
@@ -416,7 +416,7 @@ type entry struct {
 
 // readEntries reads an OpenOOD list.
 func readEntries(file string) ([]entry, error) {
-	text, err := regular.ReadFile(file, regular.List)
+	text, err := disk.ReadFile(file, disk.List)
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}

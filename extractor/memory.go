@@ -8,7 +8,7 @@ import (
 	"image/draw"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // inMemory is an image in memory: the bytes of a file, or pixels.

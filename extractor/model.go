@@ -24,10 +24,10 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // ModelOptions says how to use a model; the zero value is the usual way.
@@ -350,7 +350,7 @@ func graphFiles(file string) ([]string, error) {
 func hashFiles(ctx context.Context, files []string) (string, error) {
 	h, block := sha256.New(), make([]byte, 1<<20)
 	for _, file := range files {
-		f, err := regular.Open(file, regular.Weights)
+		f, err := disk.Open(file, disk.Weights)
 		if err != nil {
 			return "", fmt.Errorf("hash model: %w", err)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/setaside"
 )
 
@@ -33,7 +33,7 @@ func TestNames(t *testing.T) {
 			t.Logf("%q: %v", name, err)
 			continue
 		}
-		err := atomicfile.Write(file, func(w io.Writer) error {
+		err := disk.Write(file, func(w io.Writer) error {
 			_, err := io.WriteString(w, "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
 			return err
 		})

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // PixelOptions says how an image's pixels become its features; the zero value

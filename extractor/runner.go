@@ -15,8 +15,8 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // A Runner holds the tensors of one worker: it runs batches of images through

@@ -18,7 +18,7 @@ import (
 
 	ort "github.com/yalue/onnxruntime_go"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // ErrNoRuntime is wrapped by errors of [FindRuntime] and [InitRuntime] when there is no

@@ -8,8 +8,8 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // externalWeights returns the names, sorted and relative to its folder, of the files that
@@ -47,7 +47,7 @@ func externalWeights(file string) (names []string, err error) {
 
 // mapFile maps a file into memory, to read until unmap is called.
 func mapFile(file string) (data []byte, unmap func() error, err error) {
-	f, err := regular.Open(file, regular.Graph)
+	f, err := disk.Open(file, disk.Graph)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 )
 

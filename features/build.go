@@ -13,12 +13,9 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // build gives the contents of a set's files row by row, so that they need not be in
@@ -90,14 +87,14 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Join(dir, metaFile), err)
 	}
-	err = atomicfile.Create(filepath.Join(dir, metaFile), func(w io.Writer) error {
+	err = disk.Create(filepath.Join(dir, metaFile), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(dir)
+	return disk.SyncDir(dir)
 }
 
 // each makes a sequence of a slice.
@@ -126,13 +123,13 @@ func (b *build) imageLine(img Image) any {
 		label := readable(*img.Label)
 		img.Label = &label
 	}
-	return imageLine{pathtext.Encode(img.Path), pathtext.Bytes(img.Path), img.Label, img.Bytes, img.MTime, img.SHA256}
+	return imageLine{disk.EncodePath(img.Path), disk.PathBytes(img.Path), img.Label, img.Bytes, img.MTime, img.SHA256}
 }
 
 // failureLine returns the line of errors.jsonl for a failure.
 func (b *build) failureLine(f Failure) any {
 	b.meta.Version = max(b.meta.Version, needsVersion(f.Path))
-	return failureLine{pathtext.Encode(f.Path), pathtext.Bytes(f.Path), f.Error}
+	return failureLine{disk.EncodePath(f.Path), disk.PathBytes(f.Path), f.Error}
 }
 
 // readable converts the name of a folder, which may have any bytes, to UTF-8.
@@ -140,7 +137,7 @@ func readable(name string) string {
 	if utf8.ValidString(name) {
 		return name
 	}
-	return pathtext.EncodePercent(name)
+	return disk.EncodePercent(name)
 }
 
 // writeRows writes a matrix [n, columns] of float32 or of Float16.
@@ -208,7 +205,7 @@ func writeLines[T any](w io.Writer, all iter.Seq2[T, error], line func(T) any) e
 
 // copyFile copies a file, if it exists.
 func copyFile(to, from string) error {
-	f, err := regular.Open(from, regular.Values)
+	f, err := disk.Open(from, disk.Values)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -216,7 +213,7 @@ func copyFile(to, from string) error {
 		return err
 	}
 	defer f.Close()
-	return atomicfile.Create(to, func(w io.Writer) error {
+	return disk.Create(to, func(w io.Writer) error {
 		_, err := io.Copy(w, f)
 		return err
 	})

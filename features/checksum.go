@@ -15,9 +15,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // ErrNoChecksums says that a set cannot be verified: it was made elsewhere, or
@@ -58,7 +57,7 @@ func sealed(text []byte, sum string) bool {
 func create(ctx context.Context, path string, fill func(io.Writer) error) (Sum, error) {
 	hash := sha256.New()
 	counted := &counter{ctx: ctx}
-	err := atomicfile.Create(path, func(w io.Writer) error { return fill(io.MultiWriter(counted, w, hash)) })
+	err := disk.Create(path, func(w io.Writer) error { return fill(io.MultiWriter(counted, w, hash)) })
 	return Sum{counted.n, hex.EncodeToString(hash.Sum(nil))}, err
 }
 
@@ -129,7 +128,7 @@ func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
 	if s.memory {
 		return s.sumInMemory(ctx, name)
 	}
-	f, err := regular.Open(s.path(name), regular.Values)
+	f, err := disk.Open(s.path(name), disk.Values)
 	if err != nil {
 		return "", err
 	}
@@ -190,7 +189,7 @@ func (s *Set) checkHeader(name string, shape []int) error {
 	if err != nil {
 		return err
 	}
-	f, err := regular.Open(s.path(name), regular.Values)
+	f, err := disk.Open(s.path(name), disk.Values)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Contents describes the rows of a set for Commit.
@@ -159,7 +158,7 @@ const plannedSize = 3 * 8
 
 // write writes the rows.
 func (p plan) write(rows iter.Seq2[planned, error]) (err error) {
-	f, err := disk.OpenFile(string(p), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	f, err := disk.OpenForWriting(string(p), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
 		return err
 	}
@@ -183,7 +182,7 @@ func (p plan) write(rows iter.Seq2[planned, error]) (err error) {
 // rows reads the rows.
 func (p plan) rows() iter.Seq2[planned, error] {
 	return func(yield func(planned, error) bool) {
-		f, err := regular.Open(string(p), regular.Values)
+		f, err := disk.Open(string(p), disk.Values)
 		if err != nil {
 			yield(planned{}, err)
 			return

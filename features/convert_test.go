@@ -12,8 +12,8 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // whole makes a set of the four images of most tests.

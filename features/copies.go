@@ -12,12 +12,12 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Copies says where the files of sets in buckets are while these sets are open. The zero
@@ -178,7 +178,7 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 
 // readMetaOf reads the features.json of a set in a bucket.
 func readMetaOf(ctx context.Context, folder *bucket.Folder) (text []byte, m Meta, err error) {
-	text, _, err = folder.Read(ctx, metaFile, regular.Meta)
+	text, _, err = folder.Read(ctx, metaFile, disk.Meta)
 	if err != nil {
 		return nil, m, err
 	}
@@ -215,7 +215,7 @@ func openBucket(ctx context.Context, url string) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _, err := folder.Read(ctx, partsFile, regular.Meta)
+	text, _, err := folder.Read(ctx, partsFile, disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		set, oneErr := openOneIn(ctx, folder)
 		if errors.Is(oneErr, fs.ErrNotExist) {
@@ -252,7 +252,7 @@ func partsAt(ctx context.Context, url string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _, err := folder.Read(ctx, partsFile, regular.Meta)
+	text, _, err := folder.Read(ctx, partsFile, disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []string{url}, nil
 	}

@@ -32,8 +32,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 )
 
 // Version is the newest version of the format that this package writes and reads.
@@ -227,14 +227,14 @@ type failureLine struct {
 // another program.
 func decodePath(version int, text string) string {
 	if version == 1 || version == 2 {
-		return pathtext.DecodePercent(text)
+		return disk.DecodePercent(text)
 	}
-	return pathtext.Decode(text)
+	return disk.DecodePath(text)
 }
 
 // needsVersion returns the version of the format that a path must be written in.
 func needsVersion(path string) int {
-	if pathtext.EncodePercent(path) != path {
+	if disk.EncodePercent(path) != path {
 		return pathVersion
 	}
 	return plainVersion
@@ -283,7 +283,7 @@ func parseMeta(data []byte) (Meta, error) {
 // encode is the inverse of parseMeta; it computes the checksum.
 func (m Meta) encode() ([]byte, error) {
 	m.SHA256 = noSum
-	m.Root, m.Model = pathtext.Encode(m.Root), pathtext.Encode(m.Model)
+	m.Root, m.Model = disk.EncodePath(m.Root), disk.EncodePath(m.Model)
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

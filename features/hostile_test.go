@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // foreign makes a feature set of n rows without features.json.
@@ -47,7 +47,7 @@ func TestSpecialFiles(t *testing.T) {
 					_, _, classifierErr := s.Classifier()
 					err = errors.Join(imagesErr, failuresErr, classifierErr)
 				}
-				if !errors.Is(err, regular.ErrKind) {
+				if !errors.Is(err, disk.ErrKind) {
 					t.Errorf("%v", err)
 				}
 			})

@@ -15,11 +15,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // Names of a journal's files.
@@ -60,7 +57,7 @@ type journalLine struct {
 
 // image returns the image of the line.
 func (l journalLine) image() Image {
-	return Image{Path: pathtext.DecodePercent(l.Path), Bytes: l.Bytes, MTime: l.MTime, SHA256: l.SHA256}
+	return Image{Path: disk.DecodePercent(l.Path), Bytes: l.Bytes, MTime: l.MTime, SHA256: l.SHA256}
 }
 
 // sum returns the CRC-32C of a row and of its line.
@@ -92,7 +89,7 @@ func openJournal(dir string, head journalHead, force bool) (_ *journal, err erro
 		return nil, err
 	}
 	headPath := filepath.Join(dir, journalHeadFile)
-	have, err := regular.ReadFile(headPath, regular.Config)
+	have, err := disk.ReadFile(headPath, disk.Config)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -114,10 +111,10 @@ func openJournal(dir string, head journalHead, force bool) (_ *journal, err erro
 			err = errors.Join(err, j.close())
 		}
 	}()
-	if j.rows, err = disk.OpenFile(filepath.Join(dir, journalRowsFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if j.rows, err = disk.OpenForWriting(filepath.Join(dir, journalRowsFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
 	}
-	if j.lines, err = disk.OpenFile(filepath.Join(dir, journalLineFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if j.lines, err = disk.OpenForWriting(filepath.Join(dir, journalLineFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
 	}
 	return j, nil
@@ -131,7 +128,7 @@ func writeJournalFile(dir, name string, content []byte) error {
 	if err := disk.Remove(path + newSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	err := atomicfile.Create(path+newSuffix, func(w io.Writer) error {
+	err := disk.Create(path+newSuffix, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
 	})
@@ -139,7 +136,7 @@ func writeJournalFile(dir, name string, content []byte) error {
 		err = disk.Rename(path+newSuffix, path)
 	}
 	if err == nil {
-		err = atomicfile.SyncDir(dir)
+		err = disk.SyncDir(dir)
 	}
 	return err
 }
@@ -147,7 +144,7 @@ func writeJournalFile(dir, name string, content []byte) error {
 // readMachines returns the machines that the rows of the journal in dir were made
 // on, as far as they are recorded.
 func readMachines(dir string) (machines []Machine, err error) {
-	data, err := regular.ReadFile(filepath.Join(dir, journalMachines), regular.Config)
+	data, err := disk.ReadFile(filepath.Join(dir, journalMachines), disk.Config)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

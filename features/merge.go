@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // ErrShards says that sets are not all the shards of one whole.

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/columns"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
 )
 
 // parquetKey is the key of the Meta in a Parquet file's metadata.
@@ -50,7 +50,7 @@ func (b *build) writeParquet(w io.Writer) error {
 			values = slices.Clone(values)
 			npy.Round(values)
 		}
-		line := columns.Row{Row: row, Path: pathtext.Encode(img.Path), Hash: img.SHA256, Bytes: img.Bytes, MTime: img.MTime, Embedding: values}
+		line := columns.Row{Row: row, Path: disk.EncodePath(img.Path), Hash: img.SHA256, Bytes: img.Bytes, MTime: img.MTime, Embedding: values}
 		if placed {
 			line.Row = place
 		}
@@ -199,7 +199,7 @@ func buildOfParquet(file *columns.File, name string) (*build, error) {
 		if len(r.Embedding) != d || d == 0 {
 			return fmt.Errorf("%s: %w: row %d has %d features, and the first has %d", name, ErrDamaged, len(images), len(r.Embedding), d)
 		}
-		img := Image{Path: pathtext.Decode(strings.Clone(r.Path)), Bytes: r.Bytes, MTime: r.MTime, SHA256: strings.Clone(r.Hash)}
+		img := Image{Path: disk.DecodePath(strings.Clone(r.Path)), Bytes: r.Bytes, MTime: r.MTime, SHA256: strings.Clone(r.Hash)}
 		if img.SHA256 == "" {
 			img.SHA256 = noSum
 		}

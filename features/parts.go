@@ -18,12 +18,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // A set of parts is a folder of shards and a manifest:
@@ -154,10 +153,10 @@ func CommitParts(dir string, count int, o Options) (unfinished, err error) {
 		return unfinished, err
 	}
 	path := filepath.Join(dir, partsFile)
-	if old, err := regular.ReadFile(path, regular.Meta); err == nil && bytes.Equal(old, text) {
+	if old, err := disk.ReadFile(path, disk.Meta); err == nil && bytes.Equal(old, text) {
 		return nil, nil
 	}
-	return nil, atomicfile.Write(path, func(w io.Writer) error {
+	return nil, disk.Write(path, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
@@ -239,7 +238,7 @@ func hasParts(dir string) bool {
 // readManifest reads parts.json.
 func readManifest(dir string) (m manifest, err error) {
 	path := filepath.Join(dir, partsFile)
-	text, err := regular.ReadFile(path, regular.Meta)
+	text, err := disk.ReadFile(path, disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		parts, err := ListParts(dir)
 		if err != nil {
@@ -487,7 +486,7 @@ func Unfinished(dir string) (Work, bool) {
 	if err != nil || rowsErr != nil {
 		return Work{}, false
 	}
-	text, err := regular.ReadFile(filepath.Join(partial, journalHeadFile), regular.Config)
+	text, err := disk.ReadFile(filepath.Join(partial, journalHeadFile), disk.Config)
 	var head journalHead
 	if err != nil || json.Unmarshal(text, &head) != nil || head.D < 1 {
 		return Work{}, false

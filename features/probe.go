@@ -10,8 +10,8 @@ import (
 	"math"
 	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // Probe is what a model answered, where a set was made, on a few images that package
@@ -160,7 +160,7 @@ func (p *Probe) Validate(d int) error {
 
 // readProbe returns the probe of the journal in dir, nil without one.
 func readProbe(dir string) (*Probe, error) {
-	data, err := regular.ReadFile(filepath.Join(dir, journalProbe), regular.Meta)
+	data, err := disk.ReadFile(filepath.Join(dir, journalProbe), disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -16,9 +16,9 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // Set is a feature set that is open for reading. Its methods may be called from
@@ -158,7 +158,7 @@ func (s *Set) damaged(name, format string, args ...any) error {
 
 // readMeta reads features.json if there is one.
 func (s *Set) readMeta() error {
-	data, err := regular.ReadFile(s.path(metaFile), regular.Meta)
+	data, err := disk.ReadFile(s.path(metaFile), disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -414,7 +414,7 @@ func (s *Set) ImagesAt(rows []int) (map[int]Image, error) {
 	for _, row := range rows {
 		wanted[row] = true
 	}
-	f, err := regular.Open(s.path(imagesFile), regular.Values)
+	f, err := disk.Open(s.path(imagesFile), disk.Values)
 	if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
 		return images, nil
 	}
@@ -473,7 +473,7 @@ func (s *Set) eachImage() iter.Seq2[Image, error] {
 		if s.memory {
 			return
 		}
-		f, err := regular.Open(s.path(imagesFile), regular.Values)
+		f, err := disk.Open(s.path(imagesFile), disk.Values)
 		if s.Version == 0 && errors.Is(err, fs.ErrNotExist) {
 			return
 		}
@@ -520,7 +520,7 @@ func (s *Set) Errors() ([]Failure, error) {
 		sortFailures(all)
 		return all, nil
 	}
-	f, err := regular.Open(s.path(errorsFile), regular.List)
+	f, err := disk.Open(s.path(errorsFile), disk.List)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

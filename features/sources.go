@@ -15,8 +15,6 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // A Source is a file of many images, such as a tar, that was read to its end. The path of
@@ -70,7 +68,7 @@ type record struct {
 
 // line returns the line of a set's sources.jsonl.
 func (r *record) line(path string) sourceLine {
-	return sourceLine{Path: pathtext.Encode(path), Bytes: r.bytes, Version: r.version, Images: r.images, Failed: len(r.failed)}
+	return sourceLine{Path: disk.EncodePath(path), Bytes: r.bytes, Version: r.version, Images: r.images, Failed: len(r.failed)}
 }
 
 // rowed counts the images of a source that have rows.
@@ -90,12 +88,12 @@ func (s Source) rowed() int {
 
 // source returns what a line of the work folder tells.
 func (l sourceLine) source() Source {
-	s := Source{Path: pathtext.Decode(l.Path), Bytes: l.Bytes, Version: l.Version}
+	s := Source{Path: disk.DecodePath(l.Path), Bytes: l.Bytes, Version: l.Version}
 	for _, r := range l.Rows {
-		s.Images = append(s.Images, Image{Path: pathtext.Decode(r.Path), Label: r.Label, Bytes: r.Bytes, MTime: r.MTime})
+		s.Images = append(s.Images, Image{Path: disk.DecodePath(r.Path), Label: r.Label, Bytes: r.Bytes, MTime: r.MTime})
 	}
 	for _, r := range l.Failures {
-		s.Failed = append(s.Failed, Failure{pathtext.Decode(r.Path), r.Error})
+		s.Failed = append(s.Failed, Failure{disk.DecodePath(r.Path), r.Error})
 	}
 	return s
 }
@@ -114,7 +112,7 @@ func (w *Writer) addRecord(s Source, size int) {
 
 // readSources reads the sources of the work folder, up to where a killed run stopped.
 func (w *Writer) readSources(ctx context.Context) error {
-	f, err := disk.OpenFile(w.partial(sourcesFile), os.O_RDWR, 0)
+	f, err := disk.OpenForWriting(w.partial(sourcesFile), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -122,7 +120,7 @@ func (w *Writer) readSources(ctx context.Context) error {
 		return err
 	}
 	w.sourceLog = f
-	lines := bufio.NewReaderSize(io.NewSectionReader(f, 0, regular.Values), 1<<16)
+	lines := bufio.NewReaderSize(io.NewSectionReader(f, 0, disk.Values), 1<<16)
 	for {
 		text, err := lines.ReadBytes('\n')
 		var line sourceLine
@@ -144,7 +142,7 @@ func (w *Writer) readOldSources(old *Set) error {
 		return err
 	}
 	for _, line := range lines {
-		w.sources[pathtext.Decode(line.Path)] = &record{bytes: line.Bytes, version: line.Version, images: line.Images, whole: true}
+		w.sources[disk.DecodePath(line.Path)] = &record{bytes: line.Bytes, version: line.Version, images: line.Images, whole: true}
 	}
 	failed, err := old.Errors()
 	if err != nil {
@@ -156,10 +154,10 @@ func (w *Writer) readOldSources(old *Set) error {
 		}
 	}
 	for _, line := range lines {
-		r := w.sources[pathtext.Decode(line.Path)]
+		r := w.sources[disk.DecodePath(line.Path)]
 		r.whole = len(r.failed) >= line.Failed
 	}
-	f, err := regular.Open(old.path(imagesFile), regular.Values)
+	f, err := disk.Open(old.path(imagesFile), disk.Values)
 	if err != nil {
 		return err
 	}
@@ -230,7 +228,7 @@ func (w *Writer) oldImagesOf(r *record) iter.Seq2[oldImage, error] {
 		if len(r.old) == 0 {
 			return
 		}
-		f, err := regular.Open(w.old.path(imagesFile), regular.Values)
+		f, err := disk.Open(w.old.path(imagesFile), disk.Values)
 		if err != nil {
 			yield(oldImage{}, err)
 			return
@@ -286,12 +284,12 @@ func (w *Writer) imagesOf(r *record) iter.Seq2[Image, error] {
 // AddSource notes that a source was read to its end, after the rows of its images were
 // appended.
 func (w *Writer) AddSource(s Source) error {
-	line := sourceLine{Path: pathtext.Encode(s.Path), Bytes: s.Bytes, Version: s.Version, Images: len(s.Images), Failed: len(s.Failed)}
+	line := sourceLine{Path: disk.EncodePath(s.Path), Bytes: s.Bytes, Version: s.Version, Images: len(s.Images), Failed: len(s.Failed)}
 	for _, img := range s.Images {
-		line.Rows = append(line.Rows, sourceRow{pathtext.Encode(img.Path), img.Label, img.Bytes, img.MTime})
+		line.Rows = append(line.Rows, sourceRow{disk.EncodePath(img.Path), img.Label, img.Bytes, img.MTime})
 	}
 	for _, f := range s.Failed {
-		line.Failures = append(line.Failures, sourceFail{pathtext.Encode(f.Path), f.Error})
+		line.Failures = append(line.Failures, sourceFail{disk.EncodePath(f.Path), f.Error})
 	}
 	text, err := json.Marshal(line)
 	if err != nil {
@@ -301,7 +299,7 @@ func (w *Writer) AddSource(s Source) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sourceLog == nil {
-		if w.sourceLog, err = disk.OpenFile(w.partial(sourcesFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		if w.sourceLog, err = disk.OpenForWriting(w.partial(sourcesFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 			return err
 		}
 	}
@@ -390,7 +388,7 @@ func (w *Writer) HasSource(path string) bool {
 
 // sourceLines reads sources.jsonl; a set of single files has none.
 func (s *Set) sourceLines() (lines []sourceLine, err error) {
-	f, err := regular.Open(s.path(sourcesFile), regular.Values)
+	f, err := disk.Open(s.path(sourcesFile), disk.Values)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -423,7 +421,7 @@ func (w *Writer) unchanged(b *build) bool {
 		return false
 	}
 	same := func(name string, fill func(io.Writer) error) bool {
-		f, err := regular.Open(w.old.path(name), regular.Values)
+		f, err := disk.Open(w.old.path(name), disk.Values)
 		if err != nil {
 			return false
 		}
@@ -503,7 +501,7 @@ func (s *Set) madeOf(h Header, sources []Source, part *Part) (bool, error) {
 	}
 	rows, failures := 0, 0
 	for i, line := range lines {
-		if pathtext.Decode(line.Path) != sources[i].Path || line.Bytes != sources[i].Bytes || line.Version != sources[i].Version {
+		if disk.DecodePath(line.Path) != sources[i].Path || line.Bytes != sources[i].Bytes || line.Version != sources[i].Version {
 			return false, nil
 		}
 		rows, failures = rows+line.Images, failures+line.Failed

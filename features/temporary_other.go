@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // temporary makes a temporary file in the folder dir. Its path can be opened until the

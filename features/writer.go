@@ -15,10 +15,8 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // Header describes a set before its first image is added: what all rows have in
@@ -132,7 +130,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err := w.readOld(ctx); err != nil {
 		return nil, err
 	}
-	head := journalHead{journalVersion, header.Fingerprint, pathtext.EncodePercent(header.Root), header.D, header.LogitsDim}
+	head := journalHead{journalVersion, header.Fingerprint, disk.EncodePercent(header.Root), header.D, header.LogitsDim}
 	if w.journal, err = openJournal(w.partial(""), head, options.Force); err != nil {
 		return nil, err
 	}
@@ -427,7 +425,7 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	if len(features) != w.header.D || len(logits) != w.header.LogitsDim {
 		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.D, w.header.LogitsDim)
 	}
-	line := journalLine{Path: pathtext.EncodePercent(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
+	line := journalLine{Path: disk.EncodePercent(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
 	l, err := locate(img, w.journal.n)
 	if err != nil {
 		return fmt.Errorf("features: %w", err)
@@ -602,7 +600,7 @@ func place(from, to, aside string) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.SyncDir(filepath.Dir(to))
+	return disk.SyncDir(filepath.Dir(to))
 }
 
 // swapBySteps replaces exchange where that is not supported. If it is killed

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -23,10 +22,10 @@ type Config interface {
 	// refuses invalid values.
 	TrainOptions(TrainOptions) (TrainOptions, error)
 	// Conditioning returns the network's default.
-	Conditioning() conditioning.Options
+	Conditioning() ConditioningOptions
 	// Prepare makes rows ready to train networks on. The prepared rows are
 	// stored in space; nil means in memory.
-	Prepare(ctx context.Context, train, val dataset.Rows, classes int, space *dataset.Space) (Prepared, error)
+	Prepare(ctx context.Context, train, val features.Rows, classes int, space *features.Space) (Prepared, error)
 }
 
 // Prepared holds rows to train networks of one kind on, one per seed, so that
@@ -113,7 +112,7 @@ type Head struct {
 
 	// Conditioning is applied to features before the first layer; nil means none.
 	// Train does not set it: a caller who trained on conditioned features does.
-	Conditioning *conditioning.Conditioning
+	Conditioning *Conditioning
 }
 
 // Train trains a network on train for the given number of classes (paper,
@@ -130,7 +129,7 @@ type Head struct {
 // ctx.Err() when ctx is cancelled, or with ErrDiverged when the loss becomes NaN
 // or the loss of an epoch is ten times that of the first step. After the first
 // step the error is a *StoppedError.
-func Train(ctx context.Context, cfg Config, train, val dataset.Rows, classes int, opts TrainOptions) (_ *Head, _ []Epoch, err error) {
+func Train(ctx context.Context, cfg Config, train, val features.Rows, classes int, opts TrainOptions) (_ *Head, _ []Epoch, err error) {
 	p, err := cfg.Prepare(ctx, train, val, classes, nil)
 	if err != nil {
 		return nil, nil, err
@@ -175,7 +174,7 @@ func (h *Head) Validate() error {
 type Predictor struct {
 	evaluator  Evaluator
 	d, classes int
-	condition  *conditioning.Conditioning
+	condition  *Conditioning
 	raw        []float64 // a batch of features before conditioning; nil without one
 	z          []float64 // a batch after it
 	width      int       // of a row of z

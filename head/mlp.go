@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -38,7 +38,7 @@ func (c MLPConfig) WithDefaults() (MLPConfig, error) {
 // learning rate halved on a plateau. Weights and biases of a layer begin uniform in
 // ±1/√In, as in torch.nn.Linear. One layer is the paper's linear head; package
 // linear fits a better one.
-func TrainMLP(ctx context.Context, cfg MLPConfig, train, val dataset.Rows, classes int, opts TrainOptions) (posthoc.MLP, []Epoch, error) {
+func TrainMLP(ctx context.Context, cfg MLPConfig, train, val features.Rows, classes int, opts TrainOptions) (posthoc.MLP, []Epoch, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil {
 		return nil, nil, err
@@ -83,7 +83,7 @@ func (t mlpTrainer) Draw(rng Random) {
 	}
 }
 
-func (t mlpTrainer) Start(context.Context, []float32, int, dataset.Rows, Random) error { return nil }
+func (t mlpTrainer) Start(context.Context, []float32, int, features.Rows, Random) error { return nil }
 
 // mlp is an MLP in training, with buffers to compute in.
 type mlp[T numeric.Real] struct {

@@ -13,12 +13,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 )
 
 // bytesOf returns all parameters of a head.
@@ -31,9 +29,9 @@ func bytesOf(h *head.Head) []byte {
 	}
 	var layers []head.Layer
 	switch n := h.Network.(type) {
-	case *paper.Network:
+	case *head.PaperNetwork:
 		layers = n.Layers
-	case *residual.Network:
+	case *head.ResidualNetwork:
 		layers = n.Layers
 		write(n.Density.Means)
 		write([]float64{n.Density.Middle, n.Density.Radius})
@@ -54,9 +52,9 @@ func TestResumeBitIdentical(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]string{"paper", "residual", "linear"}).Draw(t, "kind")
 		layers := rapid.IntRange(1, 3).Draw(t, "layers")
-		var cfg head.Config = paper.Config{Layers: layers, Centroids: 6, Projection: 4}
+		var cfg head.Config = head.Paper{Layers: layers, Centroids: 6, Projection: 4}
 		if kind == "residual" {
-			cfg = residual.Config{Layers: layers, Centroids: 6, Projection: 4}
+			cfg = head.Residual{Layers: layers, Centroids: 6, Projection: 4}
 		}
 		opts := head.TrainOptions{
 			Epochs: 6, Batch: rapid.IntRange(2, 50).Draw(t, "batch"), LR: rapid.SampledFrom([]float64{0.02, 0.3}).Draw(t, "rate"), Patience: 1,
@@ -65,7 +63,7 @@ func TestResumeBitIdentical(t *testing.T) {
 		}
 		val := val
 		if rapid.Bool().Draw(t, "no validation") {
-			val = dataset.Rows{}
+			val = features.Rows{}
 		}
 		run := func(ctx context.Context, opts head.TrainOptions) ([]byte, []head.Epoch, error) {
 			if kind == "linear" {
@@ -76,7 +74,7 @@ func TestResumeBitIdentical(t *testing.T) {
 				layer := head.Layer{Centroids: make([]float32, len(m[0].Weights)), Beta: make([]float32, len(m[0].Bias))}
 				numeric.Convert(layer.Centroids, m[0].Weights)
 				numeric.Convert(layer.Beta, m[0].Bias)
-				return bytesOf(&head.Head{Network: &paper.Network{Layers: []head.Layer{layer}}}), epochs, nil
+				return bytesOf(&head.Head{Network: &head.PaperNetwork{Layers: []head.Layer{layer}}}), epochs, nil
 			}
 			m, epochs, err := head.Train(ctx, cfg, train, val, 3, opts)
 			if err != nil {
@@ -141,7 +139,7 @@ func TestResumeBitIdentical(t *testing.T) {
 // learning rate, and then with a sensible one.
 func TestDivergedKeepsWhatWasGood(t *testing.T) {
 	train, val := headtest.Blobs(90, 5, 3, 1), headtest.Blobs(40, 5, 3, 2)
-	cfg, opts := paper.Config{Layers: 2, Centroids: 6, Projection: 4}, head.TrainOptions{Epochs: 8, Batch: 30, LR: 0.01}
+	cfg, opts := head.Paper{Layers: 2, Centroids: 6, Projection: 4}, head.TrainOptions{Epochs: 8, Batch: 30, LR: 0.01}
 	ctx, cancel := context.WithCancel(t.Context())
 	opts.Progress = func(e head.Epoch) {
 		if e.Epoch == 3 {
@@ -189,7 +187,7 @@ func (s *scripted) Params() (params, gradients [][]float32) {
 }
 func (s *scripted) Constants() []*float64 { return nil }
 func (s *scripted) Draw(head.Random)      {}
-func (s *scripted) Start(context.Context, []float32, int, dataset.Rows, head.Random) error {
+func (s *scripted) Start(context.Context, []float32, int, features.Rows, head.Random) error {
 	return nil
 }
 func (s *scripted) Logits(_ []float32, b int) []float32 { return make([]float32, b) }
@@ -230,7 +228,7 @@ func TestWhatDiverges(t *testing.T) {
 			if strings.Contains(name, "guess") {
 				classes = 3 // a guess has a loss of 1.1
 			}
-			epochs, err := head.Fit(t.Context(), m, data, dataset.Rows{}, classes, opts)
+			epochs, err := head.Fit(t.Context(), m, data, features.Rows{}, classes, opts)
 			if len(epochs) != tt.good || errors.Is(err, head.ErrDiverged) != (tt.says != "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%d good epochs, %v; want %d, %q", len(epochs), err, tt.good, tt.says)
 			}
@@ -243,9 +241,9 @@ func TestWhatDiverges(t *testing.T) {
 
 func TestResumeRefuses(t *testing.T) {
 	data := headtest.Blobs(90, 5, 3, 1)
-	cfg := paper.Config{Layers: 2, Centroids: 6, Projection: 4}
+	cfg := head.Paper{Layers: 2, Centroids: 6, Projection: 4}
 	state := func() (taken *head.State) {
-		_, _, err := head.Train(t.Context(), cfg, data, dataset.Rows{}, 3, head.TrainOptions{Epochs: 1, Checkpoint: func(_ int, take func() *head.State) error {
+		_, _, err := head.Train(t.Context(), cfg, data, features.Rows{}, 3, head.TrainOptions{Epochs: 1, Checkpoint: func(_ int, take func() *head.State) error {
 			taken = take()
 			return nil
 		}})
@@ -267,12 +265,12 @@ func TestResumeRefuses(t *testing.T) {
 	} {
 		s := state()
 		spoil(s)
-		if _, _, err := head.Train(t.Context(), cfg, data, dataset.Rows{}, 3, head.TrainOptions{Epochs: 2, Resume: s}); err == nil {
+		if _, _, err := head.Train(t.Context(), cfg, data, features.Rows{}, 3, head.TrainOptions{Epochs: 2, Resume: s}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 	failure := errors.New("no")
-	_, _, err := head.Train(t.Context(), cfg, data, dataset.Rows{}, 3, head.TrainOptions{Checkpoint: func(int, func() *head.State) error { return failure }})
+	_, _, err := head.Train(t.Context(), cfg, data, features.Rows{}, 3, head.TrainOptions{Checkpoint: func(int, func() *head.State) error { return failure }})
 	if !errors.Is(err, failure) {
 		t.Errorf("an error of Checkpoint: %v", err)
 	}
@@ -284,13 +282,13 @@ func TestStepsAllocateNothing(t *testing.T) {
 	allocations := func(cfg head.Config, epochs int) float64 {
 		data := headtest.Blobs(rows, 5, 3, 1)
 		return testing.AllocsPerRun(2, func() {
-			_, history, err := head.Train(t.Context(), cfg, data, dataset.Rows{}, 3, head.TrainOptions{Epochs: epochs, Batch: batch, Schedule: head.Cosine})
+			_, history, err := head.Train(t.Context(), cfg, data, features.Rows{}, 3, head.TrainOptions{Epochs: epochs, Batch: batch, Schedule: head.Cosine})
 			if err != nil || len(history) != epochs {
 				t.Fatalf("%d epochs, %v", len(history), err)
 			}
 		})
 	}
-	for _, cfg := range []head.Config{paper.Config{Layers: 2, Centroids: 6}, residual.Config{Layers: 2, Centroids: 6}} {
+	for _, cfg := range []head.Config{head.Paper{Layers: 2, Centroids: 6}, head.Residual{Layers: 2, Centroids: 6}} {
 		if few, many := allocations(cfg, 1), allocations(cfg, 4); many > few+3*perEpoch {
 			t.Errorf("%T: %d steps allocate %g times, %d steps %g times", cfg, rows/batch, few, 4*rows/batch, many)
 		}
@@ -307,13 +305,13 @@ func ExampleStoppedError() {
 			cancel()
 		}
 	}
-	_, _, err := head.TrainMLP(ctx, head.MLPConfig{}, data, dataset.Rows{}, 3, opts)
+	_, _, err := head.TrainMLP(ctx, head.MLPConfig{}, data, features.Rows{}, 3, opts)
 	var stopped *head.StoppedError
 	if errors.As(err, &stopped) {
 		fmt.Printf("%v after %d epochs\n", err, len(stopped.State.Epochs))
 		opts.Resume = stopped.State
 	}
-	_, epochs, err := head.TrainMLP(context.Background(), head.MLPConfig{}, data, dataset.Rows{}, 3, opts)
+	_, epochs, err := head.TrainMLP(context.Background(), head.MLPConfig{}, data, features.Rows{}, 3, opts)
 	fmt.Println(len(epochs), "epochs", err)
 	// Output:
 	// context canceled after 7 epochs
@@ -324,15 +322,15 @@ func ExampleStoppedError() {
 // even if training was interrupted and resumed with another amount of memory.
 func TestTrainPaged(t *testing.T) {
 	data, val := headtest.Blobs(900, 6, 3, 1), headtest.Blobs(90, 6, 3, 2)
-	for _, cfg := range []head.Config{paper.Config{Layers: 2, Centroids: 6}, residual.Config{Layers: 2, Centroids: 6}} {
-		_, isResidual := cfg.(residual.Config)
+	for _, cfg := range []head.Config{head.Paper{Layers: 2, Centroids: 6}, head.Residual{Layers: 2, Centroids: 6}} {
+		_, isResidual := cfg.(head.Residual)
 		opts := head.TrainOptions{Epochs: 4, Batch: 16, LR: 0.001, Schedule: head.Plateau, Seed: 3}
 		train := func(ctx context.Context, memory int64, opts head.TrainOptions) (*head.Head, error) {
-			var space *dataset.Space
+			var space *features.Space
 			own := data
 			if memory > 0 {
 				own = headtest.Paged(t, data, memory)
-				space = dataset.NewSpace(memory, t.TempDir(), 1)
+				space = features.NewSpace(memory, t.TempDir(), 1)
 				defer space.Close()
 			}
 			p, err := cfg.Prepare(ctx, own, val, 3, space)

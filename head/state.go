@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
@@ -51,7 +51,7 @@ type fitting struct {
 	take    func() *State // allocated once, as every step passes it on
 }
 
-func newFitting(m Trainable, train dataset.Rows, opts TrainOptions, rng random) *fitting {
+func newFitting(m Trainable, train features.Rows, opts TrainOptions, rng random) *fitting {
 	f := &fitting{m: m, adam: numeric.NewAdam(m.Params()), opts: opts, order: slices.Clone(train.Index), rng: rng}
 	f.windows = newWindows(train, opts.Batch)
 	if opts.Window != 0 {
@@ -126,7 +126,7 @@ func (f *fitting) copyTo(s *State) *State {
 }
 
 // restore is the inverse of copyTo. It refuses a state that does not fit the run.
-func (f *fitting) restore(s *State, train dataset.Rows, classes int) error {
+func (f *fitting) restore(s *State, train features.Rows, classes int) error {
 	train.Index = s.Order
 	if err := train.Check("resumed", classes); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
@@ -137,7 +137,7 @@ type Trainable interface {
 	Draw(rng Random)
 	// Start initialises on the first batch x [b, D], or on all rows. It stops with
 	// ctx.
-	Start(ctx context.Context, x []float32, b int, train dataset.Rows, rng Random) error
+	Start(ctx context.Context, x []float32, b int, train features.Rows, rng Random) error
 	// Step returns the mean loss and puts the gradients into their arrays.
 	Step(x []float32, labels []int) (loss float64)
 	// Logits returns [b, C]; the largest of a row is its predicted class.
@@ -156,7 +156,7 @@ const exploded = 10
 
 // Fit is the training loop of every network; see Train. The options are those
 // that WithDefaults returns.
-func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int, opts TrainOptions) ([]Epoch, error) {
+func Fit(ctx context.Context, m Trainable, train, val features.Rows, classes int, opts TrainOptions) ([]Epoch, error) {
 	if err := CheckRows(train, val, classes); err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func Fit(ctx context.Context, m Trainable, train, val dataset.Rows, classes int,
 
 // validate returns the mean loss and the accuracy on the rows of val, with batch
 // and labels as buffers. Both are 0 if there are no rows.
-func validate(ctx context.Context, m Trainable, val dataset.Rows, batch []float32, labels []int) (loss, accuracy float64, err error) {
+func validate(ctx context.Context, m Trainable, val features.Rows, batch []float32, labels []int) (loss, accuracy float64, err error) {
 	room := len(labels)
 	for from := 0; from < len(val.Index); from += room {
 		if err := ctx.Err(); err != nil {
@@ -274,7 +274,7 @@ func validate(ctx context.Context, m Trainable, val dataset.Rows, batch []float3
 }
 
 // CheckRows checks the rows to train and to validate on.
-func CheckRows(train, val dataset.Rows, classes int) error {
+func CheckRows(train, val features.Rows, classes int) error {
 	if err := errors.Join(train.Check("training", classes), val.Check("validation", classes)); err != nil {
 		return err
 	}

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // windows orders rows that do not fit into memory: blocks of consecutive rows
 // come in random order, and the rows of a window of many blocks are shuffled.
 // While one window is read, the next is fetched block by block.
 type windows struct {
-	data   dataset.Rows
+	data   features.Rows
 	window int // rows; 0 means that all rows are one window, which fits
 	block  int // rows
 
@@ -26,9 +26,9 @@ const blockBytes = 256 << 10
 
 // Window returns how many rows are shuffled together if they do not fit into
 // memory, and 0 if they do.
-func Window(data dataset.Rows, batch int) int { return newWindows(data, batch).window }
+func Window(data features.Rows, batch int) int { return newWindows(data, batch).window }
 
-func newWindows(data dataset.Rows, batch int) windows {
+func newWindows(data features.Rows, batch int) windows {
 	w := windows{data: data, block: max(1, blockBytes/(4*data.D)), current: -1}
 	if n := data.Window(); 0 < n && n < data.Len() {
 		w.window = max(1, n/batch) * batch

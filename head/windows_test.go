@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -58,7 +58,7 @@ func TestWindowsFetchAhead(t *testing.T) {
 }
 
 func TestBalance(t *testing.T) {
-	data := dataset.Rows{D: 1}
+	data := features.Rows{D: 1}
 	for i := range 90 {
 		y := int64(2) // class 1 is empty
 		if i%10 == 0 {

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
@@ -180,7 +179,7 @@ func (a *Addition) compare(ctx context.Context, before, after *Detector, known i
 	for i, class := range before.Classes {
 		a.Classes[i].Class = class
 	}
-	rows = dataset.Every(rows, mostCompared)
+	rows = features.Every(rows, mostCompared)
 	was, is, err := both(ctx, before, after, row, rows)
 	if err != nil {
 		return err
@@ -208,7 +207,7 @@ func (a *Addition) compare(ctx context.Context, before, after *Detector, known i
 		}
 		if len(rows) > mostCompared {
 			a.Notes = append(a.Notes, fmt.Sprintf("of the images of %s, every n-th was judged by both detectors, %d in all", added.Class, mostCompared))
-			rows = dataset.Every(rows, mostCompared)
+			rows = features.Every(rows, mostCompared)
 			added.Images = len(rows)
 		}
 		was, is, err := both(ctx, before, after, data.Row, rows)

@@ -7,29 +7,28 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/explanation"
 )
 
 type (
 	// Explainer explains the verdicts of a detector; see [NewExplainer].
-	Explainer = explanation.Explainer
+	Explainer = detector.Explainer
 	// ExplainOptions says what to explain verdicts by.
-	ExplainOptions = explanation.Options
+	ExplainOptions = detector.ExplainOptions
 	// Explanation says why an image was judged as it was.
-	Explanation = explanation.Explanation
+	Explanation = detector.Explanation
 	// ScorePart is one part of the score of an image.
-	ScorePart = explanation.Part
+	ScorePart = detector.ScorePart
 	// Neighbour is a training image near to a judged one.
-	Neighbour = explanation.Neighbour
+	Neighbour = detector.Neighbour
 	// WhereMap says which region of an image made its score fall.
-	WhereMap = explanation.Map
+	WhereMap = detector.Map
 )
 
 // NewExplainer returns what explains a detector's verdicts: the parts of the score,
 // in words and in standard deviations, and the nearest training images. Give it to
 // [Detect] or to [Judge.Explain], or call its method Explain for features.
 func NewExplainer(ctx context.Context, d *Detector, opts ExplainOptions) (*Explainer, error) {
-	return explanation.New(ctx, d, opts)
+	return detector.NewExplainer(ctx, d, opts)
 }
 
 // Explain is Images with the reasons: Answer.Explanation is set for every image that

@@ -14,13 +14,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/internal/progress"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	sourcelist "github.com/mlrbfn/mlrbfn/pipeline/source"
 )
@@ -61,7 +61,7 @@ type ExtractOptions struct {
 	// Advise, where set, puts the error of an image into other words for the set's
 	// list of failures. Errors name fields of options; a program may have flags.
 	Advise   func(error) error
-	recorder *progress.Recorder // of a part
+	recorder *parts.Recorder // of a part
 	// Run is how to extract. Its Progress counts images that are new or, with
 	// Verify, looked at, and is called with 0 of them before the first; the total
 	// is −1 until all images are listed.

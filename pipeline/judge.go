@@ -8,7 +8,7 @@ import (
 	"io"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 

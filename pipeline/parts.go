@@ -16,14 +16,13 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/progress"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
-	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
 // extractPart is Extract for a shard of a set of parts. The manifest of the set is
@@ -114,7 +113,7 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 		return result, nil
 	}
 	recordProgress(&opts, opts.Out+".progress")
-	opts.recorder.SendTo(ctx, set.Folder(), progress.Part, shard.Index, shard.Count)
+	opts.recorder.SendTo(ctx, set.Folder(), parts.PartKind, shard.Index, shard.Count)
 	defer func() { opts.recorder.End(err) }()
 	result, err := Extract(ctx, opts)
 	if err != nil {
@@ -230,7 +229,7 @@ type VerdictParts struct {
 
 // VerdictResult tells what [DetectParts] came to.
 type VerdictResult struct {
-	*verdicts.Record // of the part
+	*VerdictRecord // of the part
 	// Unfinished says, where Out is in a bucket, why its manifest does not tell of all
 	// shards yet: some are missing or damaged, or they do not belong together.
 	Unfinished error
@@ -258,12 +257,12 @@ type partImages struct {
 	// files that were not read before either left out; nil if there are none.
 	lost func(before []string) error
 	// retry, where set, is for a finished part that lacks some files.
-	retry *verdicts.Retry
+	retry *Retry
 	// known is asked for each path in an unfinished part whether the next image has it.
 	known func(path string) bool
 	// rest returns the images without a line, n of which are there: a list, or a stream.
 	// The latter calls unread as [verdicts.Writer.Unread] is called.
-	rest func(ctx context.Context, run *extractor.ExtractOptions, recorder *progress.Recorder, unread func(path string)) (items []extractor.Item, end func())
+	rest func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(path string)) (items []extractor.Item, end func())
 }
 
 // fileImages are those of files and folders.
@@ -286,7 +285,7 @@ func fileImages(ctx context.Context, opts DetectOptions, shard features.Shard) (
 		next++
 		return true
 	}
-	p.rest = func(context.Context, *extractor.ExtractOptions, *progress.Recorder, func(string)) ([]extractor.Item, func()) {
+	p.rest = func(context.Context, *extractor.ExtractOptions, *parts.Recorder, func(string)) ([]extractor.Item, func()) {
 		return items[next:], func() {}
 	}
 	return p, nil
@@ -337,7 +336,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		return nil
 	}
 	places := map[string]int{}
-	p.retry = &verdicts.Retry{
+	p.retry = &Retry{
 		Rest: rest,
 		Only: func(files []string) {
 			again := setOf(files)
@@ -374,7 +373,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		}
 		return false
 	}
-	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *progress.Recorder, unread func(string)) ([]extractor.Item, func()) {
+	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(string)) ([]extractor.Item, func()) {
 		before, expected := int64(0), int64(0)
 		for _, unit := range units[:at] {
 			before += max(found.Units[unit].Size, 1)
@@ -436,29 +435,29 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	if shard.Count == 0 {
 		shard = features.Shard{Index: 1, Count: 1}
 	}
-	work := verdicts.Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector}
-	o := verdicts.Options{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
+	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector}
+	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
 	if bucket.IsURL(to.Out) {
 		return judgeToBucket(ctx, opts, to, shard, images, work, o)
 	}
-	parts, err := verdicts.List(to.Out)
+	there, err := ListVerdicts(to.Out)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := mayReplace(parts, shard, images, to); err != nil {
+	if err := mayReplace(there, shard, images, to); err != nil {
 		return nil, err
 	}
-	recorder := progress.Start(verdicts.ProgressFile(to.Out, shard))
+	recorder := parts.StartRecorder(ProgressFile(to.Out, shard))
 	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
 	recorder.End(err)
 	if err != nil {
 		return nil, err
 	}
-	return &VerdictResult{Record: record}, nil
+	return &VerdictResult{VerdictRecord: record}, nil
 }
 
 // mayReplace refuses to replace a finished part while a store does not answer.
-func mayReplace(parts []verdicts.Part, shard features.Shard, images partImages, to VerdictParts) error {
+func mayReplace(parts []VerdictPart, shard features.Shard, images partImages, to VerdictParts) error {
 	for _, p := range parts {
 		if p.Shard != shard || p.Record == nil || images.lost == nil || to.Force {
 			continue
@@ -472,11 +471,11 @@ func mayReplace(parts []verdicts.Part, shard features.Shard, images partImages, 
 
 // judgeToBucket writes a part of verdicts into a bucket. It is made on the disk, sent as a
 // whole, and removed from the disk; a finished part is kept without being read.
-func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options) (_ *VerdictResult, err error) {
+func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work Work, o VerdictOptions) (_ *VerdictResult, err error) {
 	if to.Cache == "" {
 		return nil, options.Errorf("Cache", "it is needed to write to %s: the folder on the disk in which a part is made before it is sent", to.Out)
 	}
-	set, err := verdicts.OpenBucket(ctx, to.Out)
+	set, err := OpenVerdictBucket(ctx, to.Out)
 	if err != nil {
 		return nil, err
 	}
@@ -485,8 +484,8 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 		return nil, err
 	}
 	if before != nil {
-		o.Elsewhere = &verdicts.Elsewhere{Record: before, Damaged: !whole, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
-		if err := mayReplace([]verdicts.Part{{Shard: shard, Record: before}}, shard, images, to); err != nil {
+		o.Elsewhere = &Elsewhere{Record: before, Damaged: !whole, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
+		if err := mayReplace([]VerdictPart{{Shard: shard, Record: before}}, shard, images, to); err != nil {
 			return nil, err
 		}
 	}
@@ -496,8 +495,8 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	to.Out, o.Speculate = place, false
-	recorder := progress.Start(verdicts.ProgressFile(to.Out, shard))
-	recorder.SendTo(ctx, set.Folder(), progress.Verdicts, shard.Index, shard.Count)
+	recorder := parts.StartRecorder(ProgressFile(to.Out, shard))
+	recorder.SendTo(ctx, set.Folder(), parts.Verdicts, shard.Index, shard.Count)
 	defer func() { recorder.End(err) }()
 	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
 	if err != nil {
@@ -509,7 +508,7 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 			return nil, fmt.Errorf("send a part: %w", err)
 		}
 	}
-	result := &VerdictResult{Record: record}
+	result := &VerdictResult{VerdictRecord: record}
 	if result.Unfinished, err = set.Commit(ctx, shard.Count); err != nil {
 		return nil, err
 	}
@@ -517,15 +516,15 @@ func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, sha
 }
 
 // judgePart makes a part in the folder to.Out.
-func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work verdicts.Work, o verdicts.Options, recorder *progress.Recorder) (_ *verdicts.Record, err error) {
-	w, err := verdicts.Create(to.Out, shard, work, images.known, o)
+func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work Work, o VerdictOptions, recorder *parts.Recorder) (_ *VerdictRecord, err error) {
+	w, err := CreateVerdicts(to.Out, shard, work, images.known, o)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	known := w.Len()
 	if !w.Finished() && known != images.images {
-		recorder.Update(func(s *progress.State) { s.Total, s.Known, s.Done = images.images, known, known })
+		recorder.Update(func(s *parts.State) { s.Total, s.Known, s.Done = images.images, known, known })
 		report := opts.Run.Progress
 		opts.Run.Progress = func(done, failed, total int) {
 			if report != nil {
@@ -545,10 +544,10 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 			if err == nil {
 				err = w.Append(line)
 			}
-			recorder.Update(func(s *progress.State) {
+			recorder.Update(func(s *parts.State) {
 				s.Done++
 				if j.Err != nil {
-					s.Failed[progress.Kind(j.Err.Error(), j.Path)]++
+					s.Failed[parts.KindOf(j.Err.Error(), j.Path)]++
 				}
 			})
 			return err
@@ -566,14 +565,14 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 // recordProgress lets an extraction to the set in opts.Out record how far it has come, in
 // a file.
 func recordProgress(opts *ExtractOptions, file string) {
-	recorder := progress.Start(file)
+	recorder := parts.StartRecorder(file)
 	opts.recorder = recorder
 	report := opts.Run.Progress
 	opts.Run.Progress = func(done, failed, total int) {
 		if report != nil {
 			report(done, failed, total)
 		}
-		recorder.Update(func(s *progress.State) {
+		recorder.Update(func(s *parts.State) {
 			s.Done = s.Known + done
 			if s.Total = total; total >= 0 {
 				s.Total += s.Known
@@ -585,7 +584,7 @@ func recordProgress(opts *ExtractOptions, file string) {
 		if advise != nil {
 			err = advise(err)
 		}
-		recorder.Update(func(s *progress.State) { s.Failed[progress.Kind(err.Error(), "")]++ })
+		recorder.Update(func(s *parts.State) { s.Failed[parts.KindOf(err.Error(), "")]++ })
 		return err
 	}
 }

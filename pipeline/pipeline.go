@@ -5,10 +5,6 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
-	"github.com/mlrbfn/mlrbfn/pipeline/export"
-	"github.com/mlrbfn/mlrbfn/pipeline/inspection"
-	"github.com/mlrbfn/mlrbfn/pipeline/issues"
-	"github.com/mlrbfn/mlrbfn/pipeline/summary"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -55,27 +51,27 @@ type (
 	Result = report.Result
 
 	// InspectOptions says what [Inspect] looks at.
-	InspectOptions = inspection.Options
+	InspectOptions = evaluation.InspectOptions
 	// InspectReport lists what it found.
-	InspectReport = inspection.Report
+	InspectReport = evaluation.Inspection
 	// Issue is a line of issues.csv.
-	Issue = issues.Issue
+	Issue = training.Issue
 	// IssueKind is a kind of fault that an image may have.
-	IssueKind = issues.Kind
+	IssueKind = training.IssueKind
 
 	// SummaryOptions says what [Summarise] shows of a detector.
-	SummaryOptions = summary.Options
+	SummaryOptions = evaluation.SummaryOptions
 	// Summary describes a detector: its quality, its classes and its training.
-	Summary = summary.Summary
+	Summary = evaluation.Summary
 	// SummaryClass describes a class of a detector.
-	SummaryClass = summary.Class
+	SummaryClass = evaluation.SummaryClass
 	// FeatureMap shows where images lie along the axes that tell classes apart.
-	FeatureMap = summary.Map
+	FeatureMap = evaluation.SummaryMap
 	// TrainSet names a feature set that a detector was trained on.
 	TrainSet = detector.TrainingSet
 
 	// ExportOptions says what [Export] writes.
-	ExportOptions = export.Options
+	ExportOptions = detector.ExportOptions
 )
 
 // Names that options and results use; see the packages that they are from.
@@ -94,14 +90,14 @@ const (
 
 	DefaultTargetTPR       = training.DefaultTargetTPR
 	DefaultCheckpointEvery = training.DefaultCheckpointEvery
-	IssueLabel             = issues.Label
-	IssueDuplicate         = issues.Duplicate
-	IssueLeak              = issues.Leak
-	IssueOutlier           = issues.Outlier
-	FewImages              = inspection.Few
+	IssueLabel             = training.Label
+	IssueDuplicate         = training.Duplicate
+	IssueLeak              = training.Leak
+	IssueOutlier           = training.Outlier
+	FewImages              = evaluation.Few
 
-	DefaultOpset = export.DefaultOpset
-	DefaultFolds = inspection.DefaultFolds
+	DefaultOpset = detector.DefaultOpset
+	DefaultFolds = evaluation.DefaultFolds
 
 	TrainingStage = training.TrainingStage
 
@@ -164,12 +160,12 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
 // Inspect finds what is wrong with the images behind feature sets; see
 // [inspection.Inspect].
 func Inspect(ctx context.Context, opts InspectOptions) (*InspectReport, error) {
-	return inspection.Inspect(ctx, opts)
+	return evaluation.Inspect(ctx, opts)
 }
 
 // Summarise says what is known of a detector; see [summary.Of].
 func Summarise(ctx context.Context, opts SummaryOptions) (*Summary, error) {
-	return summary.Of(ctx, opts)
+	return evaluation.Summarise(ctx, opts)
 }
 
 // RecordedOptions returns the options that a detector was trained with, as far as its
@@ -179,10 +175,10 @@ func RecordedOptions(d *Detector) (opts TrainOptions, notes []string, err error)
 }
 
 // WriteIssues writes issues as CSV; see [issues.Write].
-func WriteIssues(file string, all []Issue) error { return issues.Write(file, all) }
+func WriteIssues(file string, all []Issue) error { return training.WriteIssues(file, all) }
 
 // Export writes a detector as an ONNX graph; see [export.Export].
-func Export(ctx context.Context, opts ExportOptions) error { return export.Export(ctx, opts) }
+func Export(ctx context.Context, opts ExportOptions) error { return detector.Export(ctx, opts) }
 
 // SplitScores divides a list of names of scores at its commas; see
 // [detector.SplitScores].

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // TestDetectOnPixels: a detector of pixels makes those of new images as those
@@ -45,7 +45,7 @@ func TestDetectOnPixels(t *testing.T) {
 	if d, err = LoadDetector(file); err != nil {
 		t.Fatal(err)
 	}
-	set, err := dataset.OpenTable(t.Context(), nil, opts.Out)
+	set, err := features.OpenTable(t.Context(), nil, opts.Out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,14 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 var _ = declare[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), pruning("ash-s", ASHS), pruning("scale", Scale))
 
 func pruning(name string, how Shape) method {
 	return method{
-		name: name, reads: features, needs: lastLayer,
+		name: name, reads: featureRows, needs: lastLayer,
 		fit: func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.Head, Shape: how}, nil },
 	}
 }

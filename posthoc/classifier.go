@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -22,16 +22,16 @@ type Classifier struct {
 
 	Train *Data // all labelled training rows, once a caller has set them
 
-	size      int                          // classes
-	of        func(x []float32) []float64  // nil: the logits are the feature sets' own
-	predicted map[*dataset.Table][]int     // so far
-	kept      map[*dataset.Table][]float64 // logits that are not computed again
+	size      int                           // classes
+	of        func(x []float32) []float64   // nil: the logits are the feature sets' own
+	predicted map[*features.Table][]int     // so far
+	kept      map[*features.Table][]float64 // logits that are not computed again
 }
 
 // NewClassifier returns a classifier of so many classes. The function of gives its
 // logits; nil means that they lie beside the features.
 func NewClassifier(size int, of func(x []float32) []float64) *Classifier {
-	return &Classifier{size: size, of: of, predicted: map[*dataset.Table][]int{}, kept: map[*dataset.Table][]float64{}}
+	return &Classifier{size: size, of: of, predicted: map[*features.Table][]int{}, kept: map[*features.Table][]float64{}}
 }
 
 // ClassifierOf makes a classifier of a trained network.
@@ -44,7 +44,7 @@ func ClassifierOf(m MLP) *Classifier {
 
 // BackboneClassifier returns the classifier that the features' backbone has, with its
 // weights where the training features have them.
-func BackboneClassifier(t *dataset.Table) (*Classifier, error) {
+func BackboneClassifier(t *features.Table) (*Classifier, error) {
 	c := NewClassifier(len(t.Classes), nil)
 	weights, bias, err := t.Sets[0].Classifier()
 	if err != nil || weights == nil {
@@ -67,14 +67,14 @@ func (c *Classifier) Features(x []float32) []float32 {
 }
 
 // All returns the logits of the rows from … to−1, computed on all cores.
-func (c *Classifier) All(ctx context.Context, t *dataset.Table, from, to int) ([]float64, error) {
+func (c *Classifier) All(ctx context.Context, t *features.Table, from, to int) ([]float64, error) {
 	logits := make([]float64, (to-from)*c.size)
 	err := c.each(ctx, t, from, to, func(at int, part []float64) { copy(logits[(at-from)*c.size:], part) })
 	return logits, err
 }
 
 // Predict returns the class of each row of a table.
-func (c *Classifier) Predict(ctx context.Context, t *dataset.Table) ([]int, error) {
+func (c *Classifier) Predict(ctx context.Context, t *features.Table) ([]int, error) {
 	if classes, ok := c.predicted[t]; ok {
 		return classes, nil
 	}
@@ -93,7 +93,7 @@ func (c *Classifier) Predict(ctx context.Context, t *dataset.Table) ([]int, erro
 
 // Keep computes the logits of a table for later, as long as they fit into the
 // room, which it takes them from.
-func (c *Classifier) Keep(ctx context.Context, t *dataset.Table, room *int64) error {
+func (c *Classifier) Keep(ctx context.Context, t *features.Table, room *int64) error {
 	size := 8 * int64(len(t.Labels)) * int64(c.size)
 	if c.kept[t] != nil || c.of == nil || size > *room {
 		return nil
@@ -107,8 +107,8 @@ func (c *Classifier) Keep(ctx context.Context, t *dataset.Table, room *int64) er
 }
 
 // each calls do for the logits of blocks of the rows from … to−1, on all cores.
-func (c *Classifier) each(ctx context.Context, t *dataset.Table, from, to int, do func(at int, logits []float64)) error {
-	return parallel.Blocks(ctx, to-from, dataset.BlockRows, func(at, end int) {
+func (c *Classifier) each(ctx context.Context, t *features.Table, from, to int, do func(at int, logits []float64)) error {
+	return parallel.Blocks(ctx, to-from, features.BlockRows, func(at, end int) {
 		rows := make([]int, end-at)
 		for i := range rows {
 			rows[i] = from + at + i
@@ -118,7 +118,7 @@ func (c *Classifier) each(ctx context.Context, t *dataset.Table, from, to int, d
 }
 
 // Logits returns the logits [n, C] of rows of a table; the rows ascend.
-func (c *Classifier) Logits(t *dataset.Table, rows []int) []float64 {
+func (c *Classifier) Logits(t *features.Table, rows []int) []float64 {
 	kept := c.kept[t]
 	if c.of != nil && kept == nil {
 		return c.of(t.Gather(rows))
@@ -138,7 +138,7 @@ func (c *Classifier) Logits(t *dataset.Table, rows []int) []float64 {
 
 // Data returns rows of a table, which ascend, with the logits of the classifier.
 // labels has the labels of all rows of the table.
-func (c *Classifier) Data(t *dataset.Table, rows []int, labels []int64, classes int) *Data {
+func (c *Classifier) Data(t *features.Table, rows []int, labels []int64, classes int) *Data {
 	data := &Data{
 		N: len(rows), D: t.D, Classes: classes,
 		Features: func(from, to int) []float32 { return c.Features(t.Gather(rows[from:to])) },

@@ -9,10 +9,10 @@ import (
 )
 
 var _ = declare[Clip]("Clip",
-	method{name: "react", reads: features, needs: features | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
+	method{name: "react", reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitReAct(ctx, in.Val, in.Head, 0)
 	}},
-	method{name: "vra", reads: features, needs: features | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
+	method{name: "vra", reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitVRA(ctx, in.Val, in.Head, 0, 0)
 	}})
 

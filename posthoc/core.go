@@ -10,7 +10,7 @@ import (
 )
 
 var _ = declare[CORE]("CORE", method{
-	name: "core", reads: features | logits, needs: features | labels | lastLayer,
+	name: "core", reads: featureRows | logitRows, needs: featureRows | labelRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitCORE(ctx, in.Train, in.Head) },
 })
@@ -71,7 +71,7 @@ func FitCORE(ctx context.Context, data *Data, head *Linear) (*CORE, error) {
 	if err := data.fits(head); err != nil {
 		return nil, err
 	}
-	if err := data.need(labels); err != nil {
+	if err := data.need(labelRows); err != nil {
 		return nil, err
 	}
 	if data.Classes != head.Out {

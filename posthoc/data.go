@@ -122,11 +122,11 @@ func (data *Data) need(n needs) error {
 	switch {
 	case data == nil || data.N == 0:
 		return fmt.Errorf("training rows: %w", ErrMissing)
-	case n&features != 0 && data.Features == nil:
+	case n&featureRows != 0 && data.Features == nil:
 		return fmt.Errorf("features of the training rows: %w", ErrMissing)
-	case n&logits != 0 && data.Logits == nil:
+	case n&logitRows != 0 && data.Logits == nil:
 		return fmt.Errorf("logits of the training rows: %w", ErrMissing)
-	case n&labels != 0 && data.Labels == nil:
+	case n&labelRows != 0 && data.Labels == nil:
 		return fmt.Errorf("labels of the training rows: %w", ErrMissing)
 	}
 	if data.Labels != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 var _ = declare[DICE]("DICE", method{
-	name: "dice", reads: features, needs: features | lastLayer,
+	name: "dice", reads: featureRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },
 })

@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	_ = declare[MaxLogit]("MaxLogit", method{name: "mls", reads: logits, fit: plain(&MaxLogit{})})
-	_ = declare[Energy]("Energy", method{name: "energy", reads: logits, fit: plain(&Energy{})})
+	_ = declare[MaxLogit]("MaxLogit", method{name: "mls", reads: logitRows, fit: plain(&MaxLogit{})})
+	_ = declare[Energy]("Energy", method{name: "energy", reads: logitRows, fit: plain(&Energy{})})
 )
 
 // MaxLogit is the largest logit (MLS): max_c z_c. Reads logits.

@@ -13,9 +13,9 @@ var LeastCoarse = &leastCoarse
 type Needs = needs
 
 const (
-	Features      = features
-	Logits        = logits
-	Labels        = labels
+	Features      = featureRows
+	Logits        = logitRows
+	Labels        = labelRows
 	Validation    = validation
 	LastLayer     = lastLayer
 	NetworkNeeded = network

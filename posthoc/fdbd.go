@@ -8,7 +8,7 @@ import (
 )
 
 var _ = declare[FDBD]("FDBD", method{
-	name: "fdbd", reads: features | logits, needs: features | lastLayer,
+	name: "fdbd", reads: featureRows | logitRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return plus(matrices(1, c, c), matrices(1, c, d)) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.Head) },
 })

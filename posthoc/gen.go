@@ -10,7 +10,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
-var _ = declare[GEN]("GEN", method{name: "gen", reads: logits, fit: plain(&GEN{})})
+var _ = declare[GEN]("GEN", method{name: "gen", reads: logitRows, fit: plain(&GEN{})})
 
 func (s *GEN) fields(f *fields) {
 	f.notNegative("gamma", &s.Gamma)

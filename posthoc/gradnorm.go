@@ -8,7 +8,7 @@ import (
 )
 
 var _ = declare[GradNorm]("GradNorm", method{
-	name: "gradnorm", reads: features, needs: lastLayer,
+	name: "gradnorm", reads: featureRows, needs: lastLayer,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
 })
 

@@ -6,14 +6,13 @@ import (
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
-	"github.com/mlrbfn/mlrbfn/internal/scoregraph"
 )
 
 // ErrNoGraph means that a score cannot be written as an ONNX graph.
 var ErrNoGraph = errors.New("this score has no form as an ONNX graph")
 
 func init() {
-	scoregraph.Add = func(m *onnx.Model, score any, rows scoregraph.Rows) (onnx.Value, error) {
+	onnx.AddScore = func(m *onnx.Model, score any, rows onnx.ScoreRows) (onnx.Value, error) {
 		return addGraph(&graph{m, rows}, score.(Scorer))
 	}
 }
@@ -26,7 +25,7 @@ func addGraph(g *graph, s Scorer) (onnx.Value, error) {
 			continue
 		}
 		if own, ok := own.(graphed); ok {
-			if len(k.methods) > 0 && k.methods[0].reads&logits != 0 && g.Logits == "" {
+			if len(k.methods) > 0 && k.methods[0].reads&logitRows != 0 && g.Logits == "" {
 				return "", fmt.Errorf("logits: %w", ErrMissing)
 			}
 			return own.graph(g)
@@ -44,7 +43,7 @@ type graphed interface {
 // graph is a graph in the making, with the rows that a score reads.
 type graph struct {
 	*onnx.Model
-	scoregraph.Rows
+	onnx.ScoreRows
 }
 
 // linear adds the head's logits of rows x.

@@ -18,12 +18,12 @@ import (
 )
 
 var _ = declare[CoP]("CoP", method{
-	name: "cop", reads: features, needs: features, memory: residualMemory,
+	name: "cop", reads: featureRows, needs: featureRows, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitCoP(ctx, in.Train, 0) },
 })
 
 var _ = declare[CoRP]("CoRP", method{
-	name: "corp", reads: features, needs: features,
+	name: "corp", reads: featureRows, needs: featureRows,
 	memory: func(d, _ int) int64 {
 		return plus(matrices(6, randomFeatures, randomFeatures), matrices(2, randomFeatures, d))
 	},
@@ -67,7 +67,7 @@ type CoP struct {
 // FitCoP fits CoP with the fewest axes that have at least a share of the variance;
 // 0 means 0.85.
 func FitCoP(ctx context.Context, data *Data, share float64) (*CoP, error) {
-	if err := data.need(features); err != nil {
+	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
 	data = data.source()
@@ -162,7 +162,7 @@ const randomFeatures = 2048
 // fewest axes that have at least a share of the variance. 0 means 2,048, 2 and 0.8.
 // Fitting takes six matrices of m×m float64, whatever the number of rows.
 func FitCoRP(ctx context.Context, data *Data, m int, gamma, share float64) (*CoRP, error) {
-	if err := data.need(features); err != nil {
+	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
 	if m < 0 || gamma < 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 var _ = declare[KLM]("KLM", method{
-	name: "klm", reads: logits, needs: logits | validation,
+	name: "klm", reads: logitRows, needs: logitRows | validation,
 	memory: func(_, c int) int64 { return matrices(2, c, c) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },
 })
@@ -37,7 +37,7 @@ type KLM struct {
 // FitKLM fits KLM on the logits of data. OpenOOD takes validation rows. A class that
 // is never predicted has a one-hot q_c.
 func FitKLM(ctx context.Context, data *Data) (*KLM, error) {
-	if err := data.need(logits); err != nil {
+	if err := data.need(logitRows); err != nil {
 		return nil, err
 	}
 	c := data.Classes

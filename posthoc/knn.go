@@ -8,7 +8,7 @@ import (
 )
 
 var _ = declare[KNN]("KNN", method{
-	name: "knn", reads: features, needs: features, group: groupSearch,
+	name: "knn", reads: featureRows, needs: featureRows, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitKNN(in.Train, 0)
 		if err == nil {
@@ -41,7 +41,7 @@ type KNN struct {
 
 // FitKNN returns KNN with all rows of the data as its bank; k of 0 means 50.
 func FitKNN(data *Data, k int) (*KNN, error) {
-	if err := data.need(features); err != nil {
+	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
 	if k < 0 {

@@ -16,7 +16,7 @@ const (
 var (
 	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)),
 		method{
-			name: "mds++k", reads: features, needs: features | labels,
+			name: "mds++k", reads: featureRows, needs: featureRows | labelRows,
 			memory: func(d, c int) int64 { return plus(matrices(5, d, d), matrices(15, c, d)) },
 			fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitModes(ctx, in.Train) },
 		})
@@ -26,7 +26,7 @@ var (
 // mahalanobis is a method that needs so many matrices [D, D].
 func mahalanobis(name, group string, squares int, fit func(context.Context, Input) (Scorer, error)) method {
 	return method{
-		name: name, reads: features, needs: features | labels, group: group, fit: fit,
+		name: name, reads: featureRows, needs: featureRows | labelRows, group: group, fit: fit,
 		memory: func(d, c int) int64 { return plus(matrices(squares, d, d), matrices(3, c, d)) },
 	}
 }
@@ -76,7 +76,7 @@ type MDS struct {
 
 // FitMDS fits MDS, or MDS++ if l2.
 func FitMDS(ctx context.Context, data *Data, l2 bool) (*MDS, error) {
-	if err := data.need(features | labels); err != nil {
+	if err := data.need(featureRows | labelRows); err != nil {
 		return nil, err
 	}
 	data = data.source()
@@ -97,7 +97,7 @@ type RMDS struct {
 
 // FitRMDS fits RMDS, or RMDS++ if l2.
 func FitRMDS(ctx context.Context, data *Data, l2 bool) (*RMDS, error) {
-	if err := data.need(features | labels); err != nil {
+	if err := data.need(featureRows | labelRows); err != nil {
 		return nil, err
 	}
 	data = data.source()

@@ -23,7 +23,7 @@ import (
 // which a fifth of the rows of each class, held out, is most likely under its class,
 // a mixture of Gaussians around its centroids. At most 20,000 rows choose them.
 func FitModes(ctx context.Context, data *Data) (*MDS, error) {
-	if err := data.need(features | labels); err != nil {
+	if err := data.need(featureRows | labelRows); err != nil {
 		return nil, err
 	}
 	r := data.rows(true)

@@ -10,8 +10,8 @@ import (
 )
 
 var _ = declare[MaxSoftmax]("MaxSoftmax",
-	method{name: "msp", reads: logits, fit: plain(&MaxSoftmax{})},
-	method{name: "temperature", reads: logits, needs: logits | labels | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
+	method{name: "msp", reads: logitRows, fit: plain(&MaxSoftmax{})},
+	method{name: "temperature", reads: logitRows, needs: logitRows | labelRows | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
 		return FitTemperature(ctx, in.Val)
 	}})
 
@@ -57,7 +57,7 @@ func orOne(t float64) float64 {
 //
 // OpenOOD's own optimiser (LBFGS, 50 steps of 0.01) stops short of the optimum.
 func FitTemperature(ctx context.Context, data *Data) (*MaxSoftmax, error) {
-	if err := data.need(logits | labels); err != nil {
+	if err := data.need(logitRows | labelRows); err != nil {
 		return nil, err
 	}
 	const usualStart = 1 / 1.5

@@ -7,7 +7,7 @@ import (
 )
 
 var _ = declare[NCI]("NCI", method{
-	name: "nci", reads: features | logits, needs: features | lastLayer,
+	name: "nci", reads: featureRows | logitRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(1, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
 })

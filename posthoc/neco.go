@@ -11,7 +11,7 @@ import (
 )
 
 var _ = declare[NECO]("NECO", method{
-	name: "neco", reads: features | logits, needs: features, memory: residualMemory,
+	name: "neco", reads: featureRows | logitRows, needs: featureRows, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNECO(ctx, in.Train, 0) },
 })
 
@@ -46,7 +46,7 @@ type NECO struct {
 // FitNECO fits NECO with the fewest axes that have at least a share of the
 // variance; 0 means 0.9.
 func FitNECO(ctx context.Context, data *Data, share float64) (*NECO, error) {
-	if err := data.need(features); err != nil {
+	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
 	if share == 0 {

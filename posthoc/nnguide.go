@@ -8,12 +8,12 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 var _ = declare[NNGuide]("NNGuide", method{
-	name: "nnguide", reads: features | logits, needs: features | logits,
+	name: "nnguide", reads: featureRows | logitRows, needs: featureRows | logitRows,
 	fit: func(ctx context.Context, in Input) (Scorer, error) {
 		s, err := FitNNGuide(ctx, in.Train, 0, 0)
 		if err == nil {
@@ -49,7 +49,7 @@ type NNGuide struct {
 // distances from each other, and no fewer than k. k of 0 means 100, a share of 0
 // means 0.01. OpenOOD takes the first rows of a shuffled order.
 func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide, error) {
-	if err := data.need(features | logits); err != nil {
+	if err := data.need(featureRows | logitRows); err != nil {
 		return nil, err
 	}
 	if k == 0 {

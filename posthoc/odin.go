@@ -9,7 +9,7 @@ import (
 )
 
 var _ = declare[ODIN]("ODIN", method{
-	name: "odin", reads: features, needs: network,
+	name: "odin", reads: featureRows, needs: network,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &ODIN{Network: in.Network}, nil },
 })
 

@@ -7,7 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // kinds are all scores, in the order of their files. Each is declared in the file of
@@ -41,14 +41,14 @@ type method struct {
 type needs uint
 
 const (
-	features   needs = 1 << iota
-	logits           // of any classifier
-	labels           // of training images
-	validation       // its needs are better met by images that were not trained on
-	lastLayer        // of the classifier, a linear head on the features
-	network          // the whole classifier on the features, to differentiate
+	featureRows needs = 1 << iota
+	logitRows         // of any classifier
+	labelRows         // of training images
+	validation        // its needs are better met by images that were not trained on
+	lastLayer         // of the classifier, a linear head on the features
+	network           // the whole classifier on the features, to differentiate
 
-	classifier = logits | lastLayer | network
+	classifier = logitRows | lastLayer | network
 )
 
 // declare adds the scores of type T to those that there are. It is called once for
@@ -123,7 +123,7 @@ func Headless(name string) bool {
 // scores.
 func ReadsLogits(name string) bool {
 	m, found := methodOf(name)
-	return !found || m.reads&logits != 0
+	return !found || m.reads&logitRows != 0
 }
 
 // Related lists the scores, with that called name, that share work in [ScoreAll].
@@ -173,7 +173,7 @@ func (m method) check(in Input) error {
 	if m.needs&validation != 0 {
 		data = in.Val
 	}
-	if rows := m.needs & (features | logits | labels); rows != 0 {
+	if rows := m.needs & (featureRows | logitRows | labelRows); rows != 0 {
 		if err := data.need(rows); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 

@@ -15,7 +15,7 @@ import (
 )
 
 var _ = declare[Relation]("Relation", method{
-	name: "relation", reads: features | logits, needs: features | logits, group: groupSearch,
+	name: "relation", reads: featureRows | logitRows, needs: featureRows | logitRows, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitRelation(in.Train)
 		if err == nil {
@@ -45,7 +45,7 @@ type Relation struct {
 
 // FitRelation returns Relation with all rows of the data as its bank.
 func FitRelation(data *Data) (*Relation, error) {
-	if err := data.need(features | logits); err != nil {
+	if err := data.need(featureRows | logitRows); err != nil {
 		return nil, err
 	}
 	return &Relation{Bank: data}, nil

@@ -12,8 +12,8 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // search finds for each query the bank rows of the largest cosine, all of them

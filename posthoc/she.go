@@ -10,7 +10,7 @@ import (
 
 func she(name string, metric Metric) method {
 	return method{
-		name: name, reads: features | logits, needs: features | logits | labels,
+		name: name, reads: featureRows | logitRows, needs: featureRows | logitRows | labelRows,
 		memory: func(d, c int) int64 { return matrices(2, c, d) },
 		fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitSHE(ctx, in.Train, metric) },
 	}
@@ -49,7 +49,7 @@ type SHE struct {
 // class without rows it is the mean of all rows, so that images that are predicted
 // as this class have a score.
 func FitSHE(ctx context.Context, data *Data, metric Metric) (*SHE, error) {
-	if err := data.need(features | logits | labels); err != nil {
+	if err := data.need(featureRows | logitRows | labelRows); err != nil {
 		return nil, err
 	}
 	data.ofSHE.Lock()

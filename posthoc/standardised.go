@@ -81,7 +81,7 @@ func FitStandardised(ctx context.Context, name string, in Input) (*Standardised,
 
 // deviations returns the mean and the deviation of each feature.
 func (data *Data) deviations(ctx context.Context) (mean, deviation []float64, err error) {
-	if err := data.need(features); err != nil {
+	if err := data.need(featureRows); err != nil {
 		return nil, nil, err
 	}
 	m, err := data.means(ctx, false)
@@ -280,7 +280,7 @@ func Share(scores []Scorer) {
 // graph rounds features to float32, as of does.
 func (s *Standardised) graph(g *graph) (onnx.Value, error) {
 	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
-	rows := g.Rows
+	rows := g.ScoreRows
 	rows.Features = g.Cast(g.Cast(x, onnx.Float), onnx.Double)
 	return addGraph(&graph{g.Model, rows}, s.Of)
 }

@@ -6,7 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
@@ -32,7 +32,7 @@ func (data *Data) rows(l2 bool) linalg.Rows {
 	r.Read = func(dst []float64, row int) {
 		widen(dst, data.Features(row, row+1))
 		if l2 {
-			dataset.Normalise(dst)
+			features.Normalise(dst)
 		}
 	}
 	return r
@@ -139,7 +139,7 @@ func (data *Data) mean(ctx context.Context, head *Linear) ([]float64, error) {
 
 // fits returns an error unless the head reads these features.
 func (data *Data) fits(head *Linear) error {
-	if err := data.need(features); err != nil {
+	if err := data.need(featureRows); err != nil {
 		return err
 	}
 	if err := head.need(); err != nil {

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
@@ -17,7 +17,7 @@ func widen(dst []float64, src []float32) {
 // normaliseRows divides each row by its length; a row of zeros stays one.
 func normaliseRows(x []float64, d int) {
 	for row := range slices.Chunk(x, d) {
-		dataset.Normalise(row)
+		features.Normalise(row)
 	}
 }
 

@@ -16,12 +16,12 @@ import (
 const groupResidual = "residual"
 
 var _ = declare[Residual]("Residual", method{
-	name: "residual", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
+	name: "residual", reads: featureRows, needs: featureRows | lastLayer, group: groupResidual, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitResidual(ctx, in.Train, in.Head, 0) },
 })
 
 var _ = declare[ViM]("ViM", method{
-	name: "vim", reads: features, needs: features | lastLayer, group: groupResidual, memory: residualMemory,
+	name: "vim", reads: featureRows, needs: featureRows | lastLayer, group: groupResidual, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.Head, 0) },
 })
 

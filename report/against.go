@@ -14,9 +14,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // This file compares a report with an earlier one on the same images.
@@ -70,7 +69,7 @@ func writeSets(dir string, r Report) error {
 			limits = append(limits, limitRecord{run.Method, run.Seed, *run.Threshold})
 		}
 	}
-	return atomicfile.Write(filepath.Join(dir, setsName), func(w io.Writer) error {
+	return disk.Write(filepath.Join(dir, setsName), func(w io.Writer) error {
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
 		return out.Encode(setsFile{1, recordSets(r.ID, r.OOD), limits})
@@ -85,7 +84,7 @@ func ReadEarlier(dir string) (*Earlier, error) {
 		return nil, err
 	}
 	file := filepath.Join(dir, setsName)
-	text, err := regular.ReadFile(file, regular.Config)
+	text, err := disk.ReadFile(file, disk.Config)
 	if errors.Is(err, fs.ErrNotExist) {
 		return e, nil // a report of an earlier version
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/internal/shell"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 )
 
@@ -190,7 +190,7 @@ func TestVerdictsInBrowser(t *testing.T) {
 	var roses []string
 	for _, item := range v.Items {
 		if item.OOD && item.Class == "rose" {
-			roses = append(roses, shell.Quote(item.Image.Path))
+			roses = append(roses, disk.Quote(item.Image.Path))
 		}
 	}
 	tab.Wait(`document.getElementById("command").textContent !== "Copied"`)

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Kinds of methods, as the OpenOOD v1.5 study and the paper's first table group
@@ -59,7 +59,7 @@ func (e Entry) InStudy() bool {
 // Outlier_Data and Arch. Metrics are in per cent, as 87.62 or 87.62 ± 0.29; "/"
 // means none.
 func ReadLeaderboard(file string) (entries []Entry, err error) {
-	f, err := regular.Open(file, regular.Table)
+	f, err := disk.Open(file, disk.Table)
 	if err != nil {
 		return nil, fmt.Errorf("leaderboard: %w", err)
 	}

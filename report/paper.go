@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Table is a table in the layout of the paper's: groups of the columns near-OOD,
@@ -127,7 +127,7 @@ func WriteTables(dir string, studies []Study, published []Line) error {
 		tables = append(tables, t)
 	}
 	for file, write := range map[string]func(io.Writer, Table) error{"tables.md": Markdown, "tables.tex": LaTeX} {
-		err := atomicfile.Write(filepath.Join(dir, file), func(w io.Writer) error {
+		err := disk.Write(filepath.Join(dir, file), func(w io.Writer) error {
 			for i, t := range tables {
 				if i > 0 {
 					if _, err := io.WriteString(w, "\n"); err != nil {

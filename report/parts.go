@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/image/draw"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -100,7 +100,7 @@ func (l layout) Policy() template.HTML {
 
 // writePage writes a page to a file, by the template of this name.
 func writePage(file, name string, view any) error {
-	return atomicfile.Write(file, func(w io.Writer) error { return pages.ExecuteTemplate(w, name, view) })
+	return disk.Write(file, func(w io.Writer) error { return pages.ExecuteTemplate(w, name, view) })
 }
 
 // tile is an image of a gallery, with what is known of it and the images beside it.

@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
@@ -123,7 +122,7 @@ func WriteResults(file string, results []Result) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	return atomicfile.Write(file, func(w io.Writer) error {
+	return disk.Write(file, func(w io.Writer) error {
 		out := csv.NewWriter(w)
 		if err := out.Write(resultColumns); err != nil {
 			return err
@@ -148,7 +147,7 @@ func WriteResults(file string, results []Result) error {
 
 // ReadResults reads a file of WriteResults.
 func ReadResults(file string) ([]Result, error) {
-	f, err := regular.Open(file, regular.Table)
+	f, err := disk.Open(file, disk.Table)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
@@ -188,7 +187,7 @@ var ErrForeign = errors.New("not written by this program; choose another folder"
 // RemoveResults removes a CSV of WriteResults, if it exists. Any other file is not
 // touched, and the error wraps ErrForeign.
 func RemoveResults(file string) error {
-	text, err := regular.ReadFile(file, regular.Table)
+	text, err := disk.ReadFile(file, disk.Table)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -18,8 +18,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/shell"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // This file makes the pages of Verdicts.
@@ -91,7 +90,7 @@ type bar struct {
 
 // Path is as text, and Quoted as a shell reads it.
 func (v verdictView) Path() string   { return strings.ToValidUTF8(v.Image.Path, "\ufffd") }
-func (v verdictView) Quoted() string { return shell.Quote(v.Image.Path) }
+func (v verdictView) Quoted() string { return disk.Quote(v.Image.Path) }
 
 // Exact prints a number with all its digits, for scripts.
 func (v verdictView) Exact(x float64) string { return exact(x) }
@@ -184,7 +183,7 @@ func writeVerdicts(file string, v *Verdicts) error {
 		}
 	}
 	common := verdictsView{
-		Verdicts: v, Total: len(v.Items), Detector: shell.Quote(v.Detector), Meanings: meanings(v.Items), Control: newSlider(v),
+		Verdicts: v, Total: len(v.Items), Detector: disk.Quote(v.Detector), Meanings: meanings(v.Items), Control: newSlider(v),
 	}
 	common.fullBar = fullBar(v.Items)
 	common.Bar = short(common.fullBar)
@@ -196,7 +195,7 @@ func writeVerdicts(file string, v *Verdicts) error {
 			return err
 		}
 	}
-	return atomicfile.SyncDir(filepath.Dir(file))
+	return disk.SyncDir(filepath.Dir(file))
 }
 
 // clearPages removes the later pages of an earlier report.

@@ -6,8 +6,7 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Verdicts holds what the page of judged images shows: which were flagged, and why.
@@ -109,7 +108,7 @@ func CheckVerdicts(file string) error { return checkPage(file) }
 
 // checkPage returns an error if a page could not be written to the file.
 func checkPage(file string) error {
-	text, err := regular.ReadFile(file, regular.Page)
+	text, err := disk.ReadFile(file, disk.Page)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -117,7 +116,7 @@ func checkPage(file string) error {
 		err = fmt.Errorf("%s: %w", file, ErrForeign)
 	}
 	if err == nil {
-		err = atomicfile.Check(file)
+		err = disk.CheckWritable(file)
 	}
 	if err != nil {
 		return fmt.Errorf("report: %w", err)

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
@@ -442,7 +442,7 @@ func (v *view) writeFigures(dir string) error {
 		if f.svg, err = v.Draw(f.Chart, "svg"); err != nil {
 			return err
 		}
-		return atomicfile.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
+		return disk.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
 			_, err := w.Write(f.svg)
 			return err
 		})

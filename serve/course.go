@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/drift"
-	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // coursePart is one span of time of one source, beside what is to be expected if its
@@ -79,7 +79,7 @@ func (s *Server) driftCourse(w http.ResponseWriter, r *http.Request) {
 }
 
 // courseOf puts the counts of all classes together.
-func courseOf(d *detectors.Loaded, counts []store.Count) []coursePart {
+func courseOf(d *pool.Loaded, counts []store.Count) []coursePart {
 	parts := []coursePart{}
 	for _, c := range counts {
 		at := slices.IndexFunc(parts, func(p coursePart) bool { return p.Start.Equal(c.Start) && p.Source == c.Source })

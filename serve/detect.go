@@ -14,28 +14,28 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/mlrbfn/mlrbfn/internal/explained"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // answer is the JSON object for one image. Its fields are those of detect --json, and
 // the service's own.
 type answer struct {
-	ID                 string   `json:"id"`
-	Path               string   `json:"path"` // what the client called the image
-	Detector           string   `json:"detector"`
-	Class              *string  `json:"class,omitempty"`
-	Confidence         *float64 `json:"confidence,omitempty"`
-	Score              *number  `json:"score,omitempty"`
-	OOD                *bool    `json:"ood,omitempty"`
-	PValue             *float64 `json:"p_value,omitempty"`
-	Stored             *bool    `json:"stored,omitempty"` // absent where nothing is remembered
-	Error              string   `json:"error,omitempty"`
-	*explained.Reasons          // with ?explain=1
+	ID                string   `json:"id"`
+	Path              string   `json:"path"` // what the client called the image
+	Detector          string   `json:"detector"`
+	Class             *string  `json:"class,omitempty"`
+	Confidence        *float64 `json:"confidence,omitempty"`
+	Score             *number  `json:"score,omitempty"`
+	OOD               *bool    `json:"ood,omitempty"`
+	PValue            *float64 `json:"p_value,omitempty"`
+	Stored            *bool    `json:"stored,omitempty"` // absent where nothing is remembered
+	Error             string   `json:"error,omitempty"`
+	*detector.Reasons          // with ?explain=1
 }
 
 // answerOf makes the answer for an image, and its status.
-func (s *Server) answerOf(ctx context.Context, d *detectors.Loaded, o outcome) (answer, int) {
+func (s *Server) answerOf(ctx context.Context, d *pool.Loaded, o outcome) (answer, int) {
 	a := answer{ID: o.id, Path: o.name, Detector: d.Name}
 	if o.err != nil {
 		var status int
@@ -123,7 +123,7 @@ func explains(r *http.Request) (bool, error) {
 }
 
 // use returns the detector with a name, and its shadow.
-func (s *Server) use(name string) (main, shadow *detectors.Loaded, err error) {
+func (s *Server) use(name string) (main, shadow *pool.Loaded, err error) {
 	if main, shadow = s.detectors.Use(name); main == nil {
 		return nil, nil, refuse(http.StatusNotFound, "there is no detector %q", name)
 	}

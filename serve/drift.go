@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/drift"
-	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // drifts watches the scores of each source for a change. Where there is a store, the
@@ -73,7 +73,7 @@ const (
 
 // share takes over the states that are in the store for these detectors: those of before
 // a restart, and of other replicas.
-func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
+func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 	if d.store == nil {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 	defer d.mu.Unlock()
 	sourceOf := func(key string) *source { // nil if it is of no detector that is open
 		hash, name, _ := strings.Cut(key, "/")
-		at := slices.IndexFunc(open, func(l *detectors.Loaded) bool { return l.SHA256 == hash })
+		at := slices.IndexFunc(open, func(l *pool.Loaded) bool { return l.SHA256 == hash })
 		if at < 0 {
 			return nil
 		}
@@ -129,7 +129,7 @@ func (d *drifts) share(ctx context.Context, open []*detectors.Loaded) error {
 }
 
 // of returns a source of a detector, nil where there are too many. d.mu is held.
-func (d *drifts) of(l *detectors.Loaded, name string) *source {
+func (d *drifts) of(l *pool.Loaded, name string) *source {
 	key := sourceKey{l.SHA256, name}
 	s := d.sources[key]
 	if s == nil && len(d.sources) < maxSources {
@@ -144,7 +144,7 @@ func newDrifts(alpha float64, s store.Store, log *slog.Logger) *drifts {
 }
 
 // add notes the verdict on an image, to be seen by the next update.
-func (d *drifts) add(l *detectors.Loaded, name string, v pipeline.Verdict) {
+func (d *drifts) add(l *pool.Loaded, name string, v pipeline.Verdict) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.of(l, name)
@@ -173,7 +173,7 @@ func (s *Server) watchDrift(ctx context.Context) {
 func (s *Server) shareDrift(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, driftUpdate)
 	defer cancel()
-	var open []*detectors.Loaded
+	var open []*pool.Loaded
 	for _, name := range s.detectors.Names() {
 		main, shadow := s.detectors.Use(name)
 		defer main.Release()

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/internal/explained"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
@@ -49,13 +49,13 @@ func TestExplain(t *testing.T) {
 	}
 	type answer struct {
 		result
-		explained.Reasons
+		detector.Reasons
 	}
 	for i, data := range images {
 		status, _, text := ask(t, "POST", w.url+"/v1/detect?explain=1", nil, bytes.NewReader(data))
 		var got answer
 		decode(t, text, &got)
-		if status != 200 || !got.agrees(want[i].Verdict) || !reflect.DeepEqual(&got.Reasons, explained.Of(want[i].Explanation)) {
+		if status != 200 || !got.agrees(want[i].Verdict) || !reflect.DeepEqual(&got.Reasons, detector.ReasonsOf(want[i].Explanation)) {
 			t.Errorf("%d %s\nwant %+v", status, text, want[i].Explanation)
 		}
 		if len(got.Nearest) != 3 || got.Nearest[0].Path == "" || filepath.Base(got.Nearest[0].Path) == got.Nearest[0].Path || strings.Contains(text, filepath.Dir(w.file)) {

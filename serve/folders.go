@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/options"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/serve/folder"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // This file judges the images of folders that are watched.
@@ -112,7 +112,7 @@ func (s *Server) folderImage(ctx context.Context, source string, img folder.Imag
 	defer main.Release()
 	defer shadow.Release()
 	o := s.judge(ctx, main, shadow, picture{id: img.ID, name: nameOf(img.Path), data: img.Data})
-	if _, bad := errors.AsType[*detectors.ImageError](o.err); bad || errors.Is(o.err, detectors.ErrNoImages) {
+	if _, bad := errors.AsType[*pool.ImageError](o.err); bad || errors.Is(o.err, pool.ErrNoImages) {
 		return s.brokenImage(ctx, source, img, o.err)
 	}
 	if o.err != nil {
@@ -144,7 +144,7 @@ func wait(ctx context.Context, d time.Duration) error {
 
 // brokenImage notes a file that cannot be judged.
 func (s *Server) brokenImage(ctx context.Context, source string, img folder.Image, why error) error {
-	_, text := s.explain(ctx, &detectors.ImageError{Err: why})
+	_, text := s.explain(ctx, &pool.ImageError{Err: why})
 	b := brokenFile{source, nameOf(img.Path), text, time.Now().UTC()}
 	value, err := json.Marshal(b)
 	if err != nil {

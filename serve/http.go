@@ -16,10 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/options"
-	"github.com/mlrbfn/mlrbfn/serve/access"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/protocol"
+	"github.com/mlrbfn/mlrbfn/internal/access"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // Handler answers requests; see the routes below.
@@ -230,7 +229,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		s.fail(w, r, known.status, known.text)
 	case errors.As(err, &tooLarge):
 		s.fail(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d bytes", tooLarge.Limit))
-	case errors.Is(err, protocol.ErrRequest):
+	case errors.Is(err, errInfer):
 		s.fail(w, r, http.StatusBadRequest, err.Error())
 	default:
 		status, text := s.explain(r.Context(), err)
@@ -241,7 +240,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 // explain returns the status and the text for the error of an image. What is not the
 // image's fault is logged and not told: it may name files of this machine.
 func (s *Server) explain(ctx context.Context, err error) (status int, text string) {
-	if bad, ok := errors.AsType[*detectors.ImageError](err); ok {
+	if bad, ok := errors.AsType[*pool.ImageError](err); ok {
 		text = bad.Error()
 		if option, ok := errors.AsType[*options.Error](bad.Err); ok {
 			text = strings.Replace(text, option.Error(), option.Err.Error(), 1)
@@ -249,7 +248,7 @@ func (s *Server) explain(ctx context.Context, err error) (status int, text strin
 		return http.StatusUnprocessableEntity, strings.ToValidUTF8(text, "\ufffd")
 	}
 	switch {
-	case errors.Is(err, detectors.ErrNoImages):
+	case errors.Is(err, pool.ErrNoImages):
 		return http.StatusUnprocessableEntity, err.Error()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable, "it took too long"

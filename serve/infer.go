@@ -12,8 +12,7 @@ import (
 	"strconv"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/protocol"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // This file answers the requests of the Open Inference Protocol, version 2.
@@ -44,7 +43,7 @@ func (s *Server) serverMetadata(w http.ResponseWriter, _ *http.Request) {
 }
 
 // model returns the detector that the path of a request names. It must be released.
-func (s *Server) model(r *http.Request) (main, shadow *detectors.Loaded, err error) {
+func (s *Server) model(r *http.Request) (main, shadow *pool.Loaded, err error) {
 	if main, shadow, err = s.use(r.PathValue("name")); err != nil {
 		return nil, nil, err
 	}
@@ -58,7 +57,7 @@ func (s *Server) model(r *http.Request) (main, shadow *detectors.Loaded, err err
 }
 
 // about answers with what is known of a model.
-func (s *Server) about(w http.ResponseWriter, r *http.Request, what func(*detectors.Loaded) any) {
+func (s *Server) about(w http.ResponseWriter, r *http.Request, what func(*pool.Loaded) any) {
 	main, shadow, err := s.model(r)
 	if err != nil {
 		s.failed(w, r, err)
@@ -76,12 +75,12 @@ type tensor struct {
 	Shape    []int64 `json:"shape"`
 }
 
-func inputsOf(d *detectors.Loaded) []tensor {
-	features := tensor{featuresInput, protocol.FP32, []int64{-1, int64(d.Dim())}}
+func inputsOf(d *pool.Loaded) []tensor {
+	features := tensor{featuresInput, FP32, []int64{-1, int64(d.Dim())}}
 	if !d.Images() {
 		return []tensor{features}
 	}
-	return []tensor{{imageInput, protocol.Bytes, []int64{-1}}, features}
+	return []tensor{{imageInput, inferBytes, []int64{-1}}, features}
 }
 
 func outputsOf() []tensor {
@@ -93,13 +92,13 @@ func outputsOf() []tensor {
 }
 
 func (s *Server) modelMetadata(w http.ResponseWriter, r *http.Request) {
-	s.about(w, r, func(d *detectors.Loaded) any {
+	s.about(w, r, func(d *pool.Loaded) any {
 		return map[string]any{"name": d.Name, "versions": []string{d.Version()}, "platform": "mlrbfn", "inputs": inputsOf(d), "outputs": outputsOf(), "classes": d.Classes}
 	})
 }
 
 func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
-	s.about(w, r, func(d *detectors.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
+	s.about(w, r, func(d *pool.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
 }
 
 // modelConfig answers Triton's clients, which ask for it before they send batches.
@@ -114,14 +113,14 @@ func (s *Server) modelConfig(w http.ResponseWriter, r *http.Request) {
 		var all []io
 		for _, t := range tensors {
 			name := "TYPE_" + t.Datatype
-			if t.Datatype == protocol.Bytes {
+			if t.Datatype == inferBytes {
 				name = "TYPE_STRING"
 			}
 			all = append(all, io{t.Name, name, t.Shape, optional})
 		}
 		return all
 	}
-	s.about(w, r, func(d *detectors.Loaded) any {
+	s.about(w, r, func(d *pool.Loaded) any {
 		return map[string]any{"name": d.Name, "platform": "mlrbfn", "backend": "mlrbfn", "max_batch_size": 0, "input": config(inputsOf(d), d.Images()), "output": config(outputsOf(), false)}
 	})
 }
@@ -187,13 +186,13 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if header < len(body) {
 		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set(protocol.HeaderLength, strconv.Itoa(header))
+		w.Header().Set(headerLength, strconv.Itoa(header))
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write(body) // whoever has left gets no answer
 }
 
-func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Request, main, shadow *detectors.Loaded, seats *seats) (*protocol.Response, error) {
+func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Request, main, shadow *pool.Loaded, seats *seats) (*inferResponse, error) {
 	source, err := sourceOf(r)
 	if err != nil {
 		return nil, err
@@ -217,7 +216,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 		return nil, err
 	}
 	s.wasRead(w)
-	request, err := protocol.Read(data, r.Header.Get(protocol.HeaderLength))
+	request, err := readInfer(data, r.Header.Get(headerLength))
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +228,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 	}
 	var outcomes []outcome
 	switch in := request.Inputs[0]; {
-	case in.Name == imageInput && in.Datatype == protocol.Bytes:
+	case in.Name == imageInput && in.Datatype == inferBytes:
 		n := len(in.Elements)
 		switch {
 		case n == 0:
@@ -245,7 +244,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 			pictures[i].data = data
 		}
 		outcomes = s.all(ctx, main, shadow, source, pictures)
-	case in.Name == featuresInput && in.Datatype == protocol.FP32:
+	case in.Name == featuresInput && in.Datatype == FP32:
 		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
 			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
 		}
@@ -256,10 +255,10 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 			return nil, err
 		}
 	default:
-		return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, protocol.Bytes, featuresInput, protocol.FP32)
+		return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, inferBytes, featuresInput, FP32)
 	}
 	// One image that cannot be read spoils no other if the answer says which it is.
-	says := len(request.Outputs) == 0 || slices.ContainsFunc(request.Outputs, func(w protocol.Wanted) bool { return w.Name == errorOutput })
+	says := len(request.Outputs) == 0 || slices.ContainsFunc(request.Outputs, func(w inferWanted) bool { return w.Name == errorOutput })
 	failed := 0
 	for i := range outcomes {
 		if err := outcomes[i].err; err != nil {
@@ -277,7 +276,7 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 		}
 	}
 	chosen, err := request.Choose(all)
-	return &protocol.Response{Model: main.Name, Version: main.Version(), ID: request.ID, Outputs: chosen}, err
+	return &inferResponse{Model: main.Name, Version: main.Version(), ID: request.ID, Outputs: chosen}, err
 }
 
 // inflated decompresses a body.
@@ -301,7 +300,7 @@ const errorOutput = "error"
 
 // outputs are the tensors of an answer. Of an image without a verdict the class is "",
 // the label −1, the numbers are 0 and ood is true.
-func outputs(outcomes []outcome) []protocol.Output {
+func outputs(outcomes []outcome) []inferOutput {
 	n := len(outcomes)
 	ids, classes, errors := make([]string, n), make([]string, n), make([]string, n)
 	labels, ood := make([]int64, n), make([]bool, n)
@@ -316,10 +315,10 @@ func outputs(outcomes []outcome) []protocol.Output {
 		confidences[i], pValues[i] = o.Confidence, o.PValue
 		scores[i] = min(max(o.Score, -math.MaxFloat64), math.MaxFloat64) // JSON has no infinities
 	}
-	output := func(name string, data any) protocol.Output {
-		return protocol.Output{Name: name, Shape: []int64{int64(n)}, Data: data}
+	output := func(name string, data any) inferOutput {
+		return inferOutput{Name: name, Shape: []int64{int64(n)}, Data: data}
 	}
-	return []protocol.Output{
+	return []inferOutput{
 		output("class", classes), output("label", labels), output("confidence", confidences), output("score", scores),
 		output("ood", ood), output("p_value", pValues), output("id", ids), output(errorOutput, errors),
 	}

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // picture is an image that a request brought.
@@ -26,7 +26,7 @@ type picture struct {
 
 // flightKey identifies equal work: the same bytes, judged by the same detector.
 type flightKey struct {
-	detector *detectors.Loaded
+	detector *pool.Loaded
 	hash     [sha256.Size]byte
 }
 
@@ -44,11 +44,11 @@ type outcome struct {
 	judged
 	stored  bool
 	err     error
-	reasons *explained.Reasons // nil unless asked for
+	reasons *detector.Reasons // nil unless asked for
 }
 
 // one judges an image and remembers the verdict.
-func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, source string, p picture) outcome {
+func (s *Server) one(ctx context.Context, main, shadow *pool.Loaded, source string, p picture) outcome {
 	o := s.judge(ctx, main, shadow, p)
 	if o.err == nil {
 		o.stored = s.remember(ctx, main, o, source, p.data)
@@ -57,10 +57,10 @@ func (s *Server) one(ctx context.Context, main, shadow *detectors.Loaded, source
 }
 
 // judge judges an image, unless the same is being judged already.
-func (s *Server) judge(ctx context.Context, main, shadow *detectors.Loaded, p picture) outcome {
+func (s *Server) judge(ctx context.Context, main, shadow *pool.Loaded, p picture) outcome {
 	key := flightKey{main, sha256.Sum256(p.data)}
 	o := outcome{id: cmp.Or(p.id, store.NewID()), name: p.name, sha256: hex.EncodeToString(key.hash[:])}
-	used := []*detectors.Loaded{main, shadow} // by the flight, which may go on without this request
+	used := []*pool.Loaded{main, shadow} // by the flight, which may go on without this request
 	if shadow == nil {
 		used = used[:1]
 	}
@@ -95,7 +95,7 @@ func (s *Server) judge(ctx context.Context, main, shadow *detectors.Loaded, p pi
 }
 
 // compute judges an image. While many wait, the features of some are judged together.
-func (s *Server) compute(ctx context.Context, d *detectors.Loaded, data []byte) (judged, error) {
+func (s *Server) compute(ctx context.Context, d *pool.Loaded, data []byte) (judged, error) {
 	defer s.rowsOf.Settle() // whatever comes of this: rows may wait for it
 	row, verdict, err := s.features(ctx, d, data)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Server) compute(ctx context.Context, d *detectors.Loaded, data []byte) 
 
 // features computes the features of an image as one of those that run, and lets them be
 // judged.
-func (s *Server) features(ctx context.Context, d *detectors.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
+func (s *Server) features(ctx context.Context, d *pool.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
 	start := time.Now()
 	d.Coming.Add(1)
 	end, err := s.places.run(ctx)
@@ -126,13 +126,13 @@ func (s *Server) features(ctx context.Context, d *detectors.Loaded, data []byte)
 }
 
 // judgeRows judges rows of features together.
-func (s *Server) judgeRows(d *detectors.Loaded, rows [][]float32) ([]pipeline.Verdict, error) {
+func (s *Server) judgeRows(d *pool.Loaded, rows [][]float32) ([]pipeline.Verdict, error) {
 	defer s.metrics.stage("verdict", time.Now())
 	return d.Judge(context.Background(), slices.Concat(rows...)) // it takes milliseconds
 }
 
 // all judges the images of a request, each on its own.
-func (s *Server) all(ctx context.Context, main, shadow *detectors.Loaded, source string, pictures []picture) []outcome {
+func (s *Server) all(ctx context.Context, main, shadow *pool.Loaded, source string, pictures []picture) []outcome {
 	outcomes := make([]outcome, len(pictures))
 	if len(pictures) == 1 {
 		outcomes[0] = s.one(ctx, main, shadow, source, pictures[0])
@@ -148,7 +148,7 @@ func (s *Server) all(ctx context.Context, main, shadow *detectors.Loaded, source
 
 // addReasons adds why images were judged as they were. Where that fails, the verdicts
 // are answered without it, and the log says why.
-func (s *Server) addReasons(ctx context.Context, d *detectors.Loaded, outcomes []outcome) {
+func (s *Server) addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome) {
 	var rows []float32
 	var verdicts []pipeline.Verdict
 	var at []int
@@ -172,12 +172,12 @@ func (s *Server) addReasons(ctx context.Context, d *detectors.Loaded, outcomes [
 				img.Path = "" // it would name a folder of this machine
 			}
 		}
-		outcomes[at[i]].reasons = explained.Of(&e)
+		outcomes[at[i]].reasons = detector.ReasonsOf(&e)
 	}
 }
 
 // reasons explains verdicts, as one of the images that run.
-func (s *Server) reasons(ctx context.Context, d *detectors.Loaded, rows []float32, verdicts []pipeline.Verdict) ([]pipeline.Explanation, error) {
+func (s *Server) reasons(ctx context.Context, d *pool.Loaded, rows []float32, verdicts []pipeline.Verdict) ([]pipeline.Explanation, error) {
 	e, err := d.Explainer(ctx)
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (s *Server) reasons(ctx context.Context, d *detectors.Loaded, rows []float3
 }
 
 // rows judges rows of features.
-func (s *Server) rows(ctx context.Context, d *detectors.Loaded, source string, rows []float32) ([]outcome, error) {
+func (s *Server) rows(ctx context.Context, d *pool.Loaded, source string, rows []float32) ([]outcome, error) {
 	end, err := s.places.run(ctx)
 	if err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func (s *shadows) list() []disagreement {
 }
 
 // compare judges an image by the shadow too, and notes whether the two agree.
-func (s *Server) compare(ctx context.Context, main, shadow *detectors.Loaded, hash string, data []byte, v judged) {
+func (s *Server) compare(ctx context.Context, main, shadow *pool.Loaded, hash string, data []byte, v judged) {
 	row, err := v.features, error(nil)
 	if !shadow.SharesFeatures(main) {
 		row, err = shadow.Features(ctx, data)
@@ -287,7 +287,7 @@ func (s *Server) compare(ctx context.Context, main, shadow *detectors.Loaded, ha
 		s.metrics.shadow(main.Name, "agree")
 		return
 	}
-	says := func(l *detectors.Loaded, v pipeline.Verdict) opinion {
+	says := func(l *pool.Loaded, v pipeline.Verdict) opinion {
 		return opinion{l.Name, l.Version(), v.Class, v.OOD, number(v.Score), v.PValue}
 	}
 	s.shadows.add(disagreement{time.Now(), hash, says(main, v.Verdict), says(shadow, w)})

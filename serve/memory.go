@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/explained"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // This file remembers verdicts and tells what is remembered.
@@ -36,7 +36,7 @@ func sourceOf(r *http.Request) (string, error) {
 
 // remember stores a verdict, keeps its image, and tells whether the verdict is stored.
 // What goes wrong is logged, and never the client's trouble.
-func (s *Server) remember(ctx context.Context, d *detectors.Loaded, o outcome, source string, data []byte) bool {
+func (s *Server) remember(ctx context.Context, d *pool.Loaded, o outcome, source string, data []byte) bool {
 	v := s.note(d, &o, source)
 	s.keep(&v, data)
 	o.stored = s.store(ctx, v)
@@ -56,7 +56,7 @@ func (s *Server) keep(v *store.Verdict, data []byte) {
 }
 
 // rememberRows is remember for verdicts on features.
-func (s *Server) rememberRows(ctx context.Context, d *detectors.Loaded, outcomes []outcome, source string) {
+func (s *Server) rememberRows(ctx context.Context, d *pool.Loaded, outcomes []outcome, source string) {
 	verdicts := make([]store.Verdict, len(outcomes))
 	for i := range outcomes {
 		verdicts[i] = s.note(d, &outcomes[i], source)
@@ -69,7 +69,7 @@ func (s *Server) rememberRows(ctx context.Context, d *detectors.Loaded, outcomes
 }
 
 // note makes of an outcome what is stored.
-func (s *Server) note(d *detectors.Loaded, o *outcome, source string) store.Verdict {
+func (s *Server) note(d *pool.Loaded, o *outcome, source string) store.Verdict {
 	s.drift.add(d, source, o.Verdict)
 	v := store.Verdict{
 		ID: o.id, Time: time.Now(), Source: source, Name: o.name, Image: o.sha256, Detector: d.SHA256, Model: d.Source.Fingerprint,
@@ -96,7 +96,7 @@ func (s *Server) store(ctx context.Context, verdicts ...store.Verdict) bool {
 }
 
 // tell tells the page about a flagged image.
-func (s *Server) tell(d *detectors.Loaded, o *outcome, v store.Verdict) {
+func (s *Server) tell(d *pool.Loaded, o *outcome, v store.Verdict) {
 	if o.OOD {
 		s.events.publish(event{o.id, v.Time, v.Source, o.name, d.Name, o.sha256, o.Class, o.Confidence, number(o.Score), o.PValue, o.stored, s.images != nil && s.images.Has(o.sha256)})
 	}
@@ -132,7 +132,7 @@ type record struct {
 	Kept      bool           `json:"kept"` // whether /v1/images has its image
 	Reviews   []store.Review `json:"reviews,omitempty"`
 
-	*explained.Reasons // with ?explain=1, where the features are known
+	*detector.Reasons // with ?explain=1, where the features are known
 }
 
 func (s *Server) recordOf(r store.Record) record {

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
-	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // remembering is a service with a store, that flags every image.
@@ -223,7 +223,7 @@ func TestDrift(t *testing.T) {
 	defer db.Close()
 	file := servetest.Detector(t, 1)
 	drift := func(images int) sourceDrift {
-		s, err := New(t.Context(), Options{Store: db, Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: file}}}})
+		s, err := New(t.Context(), Options{Store: db, Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +257,7 @@ func TestDrift(t *testing.T) {
 		t.Errorf("after a restart: %+v", d)
 	}
 	// What was noted before a restart is there without any new image.
-	s, err := New(t.Context(), Options{Store: db, Detectors: detectors.Options{Detectors: []detectors.Named{{Name: "main", File: file}}}})
+	s, err := New(t.Context(), Options{Store: db, Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/serve/drift"
-	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 //go:embed web

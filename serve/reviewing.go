@@ -9,11 +9,10 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/internal/explained"
+	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/review"
-	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // This file has what a person needs to review images: groups of look-alikes, why an image
@@ -54,14 +53,14 @@ type reaches struct {
 }
 
 // reach returns that of a detector, and a note if it is not known.
-func (s *Server) reach(ctx context.Context, d *detectors.Loaded) (float64, string) {
+func (s *Server) reach(ctx context.Context, d *pool.Loaded) (float64, string) {
 	s.reaches.mu.Lock()
 	defer s.reaches.mu.Unlock()
 	reach, known := s.reaches.known[d.SHA256]
 	if !known {
 		e, err := d.Explainer(ctx)
 		if err == nil {
-			reach, err = review.Reach(ctx, e.Sets())
+			reach, err = reachOf(ctx, e.Sets())
 		}
 		if err != nil {
 			s.log.Warn("images are not grouped", "detector", d.Name, "error", err)
@@ -79,7 +78,7 @@ func (s *Server) reach(ctx context.Context, d *detectors.Loaded) (float64, strin
 }
 
 // judgedBy returns the hashes of the files that served under a detector's name.
-func (s *Server) judgedBy(ctx context.Context, d *detectors.Loaded) (map[string]bool, error) {
+func (s *Server) judgedBy(ctx context.Context, d *pool.Loaded) (map[string]bool, error) {
 	files := map[string]bool{d.SHA256: true}
 	if s.learner == nil {
 		return files, nil
@@ -139,7 +138,7 @@ func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
 		s.failed(w, r, err)
 		return
 	}
-	groups := review.Groups(rows, keys, q.Reach)
+	groups := lookAlikes(rows, keys, q.Reach)
 	end()
 	for _, members := range groups[:min(limit, len(groups))] {
 		var g group
@@ -153,7 +152,7 @@ func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
 
 // waiting returns the images that wait, the strangest first, but for one that is to be
 // the first.
-func (s *Server) waiting(ctx context.Context, d *detectors.Loaded, q *queue, first string) ([]store.Record, error) {
+func (s *Server) waiting(ctx context.Context, d *pool.Loaded, q *queue, first string) ([]store.Record, error) {
 	files, err := s.judgedBy(ctx, d)
 	if err != nil {
 		return nil, err
@@ -189,7 +188,7 @@ func (s *Server) waiting(ctx context.Context, d *detectors.Loaded, q *queue, fir
 
 // reasonsOf says why an image of the store was judged so, by the detector that it would
 // be judged by now; nil where its features are not known.
-func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *explained.Reasons {
+func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *detector.Reasons {
 	for _, name := range s.detectors.Names() {
 		d, shadow := s.detectors.Use(name)
 		reasons := s.reasonsBy(ctx, d, v)
@@ -202,7 +201,7 @@ func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *explained.Reas
 	return nil
 }
 
-func (s *Server) reasonsBy(ctx context.Context, d *detectors.Loaded, v *store.Record) *explained.Reasons {
+func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record) *detector.Reasons {
 	if files, err := s.judgedBy(ctx, d); err != nil || !files[v.Detector] {
 		return nil
 	}

@@ -22,16 +22,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/access"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/access"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
-	"github.com/mlrbfn/mlrbfn/serve/flight"
 	"github.com/mlrbfn/mlrbfn/serve/folder"
-	"github.com/mlrbfn/mlrbfn/serve/gather"
-	"github.com/mlrbfn/mlrbfn/serve/learn"
-	"github.com/mlrbfn/mlrbfn/serve/store"
-	"github.com/mlrbfn/mlrbfn/serve/webhook"
+	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
 )
 
 // Options says what a service serves, to whom, and how much of it at once. Of all but
@@ -40,7 +38,7 @@ type Options struct {
 	// Detectors are the detectors and how images are read. Log and Changed are set by
 	// this package; a MaxPixels of 0 is DefaultMaxPixels, an ImageTimeout of 0
 	// DefaultImageTimeout.
-	Detectors detectors.Options
+	Detectors pool.Options
 	// Poll is how often the files of detectors are looked at; 0 is DefaultPoll.
 	Poll time.Duration
 
@@ -142,10 +140,10 @@ const (
 type Server struct {
 	opts      Options
 	log       *slog.Logger
-	detectors *detectors.Set
+	detectors *pool.Set
 	places    *places
-	flights   flight.Group[flightKey, judged]
-	rowsOf    gather.Group[*detectors.Loaded, []float32, pipeline.Verdict] // that wait to be judged
+	flights   pool.Flight[flightKey, judged]
+	rowsOf    pool.Gather[*pool.Loaded, []float32, pipeline.Verdict] // that wait to be judged
 	clients   *access.Clients
 	proxies   *access.Proxies
 	tokens    *access.Tokens      // nil where none is needed
@@ -178,7 +176,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows(), events: newHub(), images: opts.Images}
 	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
 	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
-	s.rowsOf.Most, s.rowsOf.Coming, s.rowsOf.Do = mostRows, func(d *detectors.Loaded) int { return int(d.Coming.Load()) }, s.judgeRows
+	s.rowsOf.Most, s.rowsOf.Coming, s.rowsOf.Do = mostRows, func(d *pool.Loaded) int { return int(d.Coming.Load()) }, s.judgeRows
 	s.clients = access.NewClients(max(0, opts.PerClient))
 	if s.proxies, err = access.ParseProxies(opts.TrustedProxies); err != nil {
 		return nil, options.Errorf("TrustedProxies", "%w", err)
@@ -195,7 +193,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	}
 	opts.Detectors.Log = s.log
 	opts.Detectors.Changed = s.metrics.changed
-	if s.detectors, err = detectors.Open(ctx, opts.Detectors); err != nil {
+	if s.detectors, err = pool.Open(ctx, opts.Detectors); err != nil {
 		return nil, err
 	}
 	if opts.Store != nil {
@@ -397,3 +395,7 @@ func (s *Server) closeStore() (err error) {
 	s.detectors.Close()
 	return err
 }
+
+// Named is a detector that the service judges by, under the name that requests
+// call it by.
+type Named = pool.Named

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/serve/drift"
-	"github.com/mlrbfn/mlrbfn/serve/store"
-	"github.com/mlrbfn/mlrbfn/serve/webhook"
+	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
 )
 
 // openWebhook makes what tells another program of verdicts and alarms, if one is named.

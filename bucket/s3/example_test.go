@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 )
 
 // A program that imports this package knows s3:// and gs://.

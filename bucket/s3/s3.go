@@ -36,8 +36,8 @@ import (
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
-	"github.com/mlrbfn/mlrbfn/bucket/web"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/bucket/web"
 )
 
 func init() {

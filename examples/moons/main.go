@@ -17,9 +17,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 )
 
@@ -103,9 +102,9 @@ func train(ctx context.Context, points []point, labels []int64, naive bool, seed
 	for _, p := range points {
 		x = append(x, net.normalise(p)...)
 	}
-	moons := paper.Presets["moons"]
+	moons := head.PaperPresets["moons"]
 	moons.NoDepression, moons.Train.Seed = naive, seed
-	m, _, err := head.Train(ctx, moons.Config, dataset.All(x, 2, labels), dataset.Rows{}, classes, moons.Train)
+	m, _, err := head.Train(ctx, moons.Paper, features.All(x, 2, labels), features.Rows{}, classes, moons.Train)
 	if err != nil {
 		return nil, err
 	}

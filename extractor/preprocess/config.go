@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Load returns the pipeline that the configuration in dir, the folder of a
@@ -27,7 +27,7 @@ func Load(dir string) (*Spec, error) {
 	files := []string{"preprocessor_config.json", "processor_config.json", "config.json", "open_clip_config.json", "preprocess_cfg.json"}
 	for _, file := range files {
 		path := filepath.Join(dir, file)
-		data, err := regular.ReadFile(path, regular.Config)
+		data, err := disk.ReadFile(path, disk.Config)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -50,7 +50,7 @@ func modelType(dir string) string {
 	var config struct {
 		ModelType string `json:"model_type"`
 	}
-	data, err := regular.ReadFile(filepath.Join(dir, "config.json"), regular.Config)
+	data, err := disk.ReadFile(filepath.Join(dir, "config.json"), disk.Config)
 	if err != nil || json.Unmarshal(data, &config) != nil {
 		return ""
 	}

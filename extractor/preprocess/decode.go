@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/pillow"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // DefaultMaxPixels is the number of pixels above which Pillow calls an image a

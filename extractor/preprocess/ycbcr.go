@@ -3,7 +3,7 @@ package preprocess
 import (
 	"image"
 
-	"github.com/mlrbfn/mlrbfn/internal/ycbcr"
+	"github.com/mlrbfn/mlrbfn/internal/jpeg"
 )
 
 // fromYCbCr returns a function that converts the rows of img with the arithmetic of
@@ -52,7 +52,7 @@ func (u *upsampler) widen(dst, plane []uint8, y int) {
 // takes for full range.
 var videoRange = videoMatrix()
 
-func videoMatrix() (video ycbcr.Matrix) {
+func videoMatrix() (video jpeg.YCbCr) {
 	for i := range 256 {
 		v := int32(i)
 		// libwebp has 6 bits after the point, truncated from 14.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Row is a row of a file.
@@ -79,7 +79,7 @@ var ErrFormat = errors.New("not a Parquet file of features")
 // Open opens a file that this package or another program wrote. It must have the
 // columns path and embedding, a list of float32.
 func Open(path string) (_ *File, err error) {
-	f, err := regular.Open(path, regular.Values)
+	f, err := disk.Open(path, disk.Values)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // flagOf names the flag of each option that the packages below report an error

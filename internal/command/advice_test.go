@@ -16,8 +16,8 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // usedOptions returns the names with which the packages of the module report

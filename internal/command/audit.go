@@ -8,9 +8,8 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/serve/store"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/store"
 )
 
 func newAudit() *command {
@@ -88,7 +87,7 @@ func readHeads(file string) (heads []store.Head, err error) {
 	if file == "" {
 		return nil, nil
 	}
-	data, err := regular.ReadFile(file, regular.Meta)
+	data, err := disk.ReadFile(file, disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -109,7 +108,7 @@ func readHeads(file string) (heads []store.Head, err error) {
 }
 
 func writeHeads(file string, heads []store.Head) error {
-	return atomicfile.Write(file, func(w io.Writer) error {
+	return disk.Write(file, func(w io.Writer) error {
 		for _, h := range heads {
 			if _, err := fmt.Fprintln(w, h); err != nil {
 				return err

@@ -25,8 +25,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 )
 

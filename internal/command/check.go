@@ -9,9 +9,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/extractor/check"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/command/check"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -73,7 +73,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c *checkFlags, 
 		if err := prepareOutput(drawn); err != nil {
 			return err
 		}
-		if err := atomicfile.Write(drawn, func(w io.Writer) error { return png.Encode(w, sheet) }); err != nil {
+		if err := disk.Write(drawn, func(w io.Writer) error { return png.Encode(w, sheet) }); err != nil {
 			return err
 		}
 	}

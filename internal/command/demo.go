@@ -16,8 +16,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 func newDemo() *command {
@@ -82,7 +81,7 @@ func runDemo(ctx context.Context, photos, out, model string, s Streams) error {
 		err = run(&table, newDetect(), "--detector", detector, "--format", "csv", filepath.Join(images, "new"))
 	}
 	if err == nil {
-		err = atomicfile.Write(verdicts, func(w io.Writer) error {
+		err = disk.Write(verdicts, func(w io.Writer) error {
 			_, err := w.Write(table.Bytes())
 			return err
 		})
@@ -101,7 +100,7 @@ func cutDemo(ctx context.Context, photos, out, images string) error {
 		}
 	}
 	for _, name := range slices.Concat(demoKnown, demoOther) {
-		data, err := regular.ReadFile(filepath.Join(photos, name), regular.Config)
+		data, err := disk.ReadFile(filepath.Join(photos, name), disk.Config)
 		if err != nil {
 			return err
 		}
@@ -124,7 +123,7 @@ func cutDemo(ctx context.Context, photos, out, images string) error {
 			file := filepath.Join(images, part, class, fmt.Sprintf("%02d.png", i))
 			err := os.MkdirAll(filepath.Dir(file), 0o777)
 			if err == nil {
-				err = atomicfile.Write(file, func(w io.Writer) error {
+				err = disk.Write(file, func(w io.Writer) error {
 					return png.Encode(w, photo.SubImage(image.Rect(x, y, x+demoSide, y+demoSide)))
 				})
 			}

@@ -15,9 +15,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/explained"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -364,7 +364,7 @@ func newPrinter(format string, aside, why, raw bool, w io.Writer) func(pipeline.
 					Path      string `json:"path"`
 					PathBytes []byte `json:"path_bytes,omitempty"`
 					Error     string `json:"error"`
-				}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Err.Error()})
+				}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Err.Error()})
 			}
 			return writeJSON(w, struct {
 				Path       string  `json:"path"`
@@ -377,9 +377,9 @@ func newPrinter(format string, aside, why, raw bool, w io.Writer) func(pipeline.
 				SetAside   string  `json:"set_aside,omitempty"`
 				AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
 				Error      string  `json:"set_aside_error,omitempty"`
-				*explained.Reasons
-			}{pathtext.Encode(j.Path), pathtext.Bytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
-				pathtext.Encode(j.SetAside), pathtext.Bytes(j.SetAside), text(j.SetAsideErr), explained.Of(j.Explanation)})
+				*detector.Reasons
+			}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
+				disk.EncodePath(j.SetAside), disk.PathBytes(j.SetAside), text(j.SetAsideErr), detector.ReasonsOf(j.Explanation)})
 		}
 	case "csv":
 		if IsTerminal(w) {

@@ -11,15 +11,14 @@ import (
 	"syscall"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
 )
 
 // checkParts checks and reads the flags of detect that go with --out.
 func checkParts(c *command, to *pipeline.VerdictParts, shard, format string) error {
 	if to.Out == "" {
-		if c.Changed("shard") || c.Changed("force") || c.Changed("speculate") || format == verdicts.Parquet {
+		if c.Changed("shard") || c.Changed("force") || c.Changed("speculate") || format == pipeline.Parquet {
 			return Usagef("--shard, --force, --speculate and --format parquet go with --out")
 		}
 		return nil
@@ -30,11 +29,11 @@ func checkParts(c *command, to *pipeline.VerdictParts, shard, format string) err
 		}
 	}
 	switch {
-	case !c.Changed("format") || format == verdicts.JSONL:
-		to.Format = verdicts.JSONL
-	case format == verdicts.Parquet && c.Changed("explain"):
+	case !c.Changed("format") || format == pipeline.JSONL:
+		to.Format = pipeline.JSONL
+	case format == pipeline.Parquet && c.Changed("explain"):
 		return Usagef("--explain goes with --format jsonl")
-	case format == verdicts.Parquet:
+	case format == pipeline.Parquet:
 		to.Format = format
 	default:
 		return Usagef("--out writes --format jsonl or parquet")
@@ -59,7 +58,7 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 	}
 	to.Detector, to.Judge = file, judge
 	var line bytes.Buffer
-	print := newPrinter(verdicts.JSONL, false, explain != "", false, &line)
+	print := newPrinter(pipeline.JSONL, false, explain != "", false, &line)
 	to.Line = func(j pipeline.Judgement) ([]byte, error) {
 		line.Reset()
 		j.Err = c.adviseImage(j)
@@ -76,7 +75,7 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 	if err != nil {
 		return err
 	}
-	record := result.Record
+	record := result.VerdictRecord
 	if !quiet {
 		if result.Unfinished != nil {
 			fmt.Fprintf(ForPeople(s.Err), "detect: part %s is written; %s has no manifest of all parts yet: %v\n", record.Work.Shard, to.Out, result.Unfinished)
@@ -95,7 +94,7 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 
 // judgeOf identifies a detector with the options that its verdicts depend on.
 func judgeOf(file string, opts pipeline.DetectOptions, explain string) (string, error) {
-	f, err := regular.Open(file, regular.Values)
+	f, err := disk.Open(file, disk.Values)
 	if err != nil {
 		return "", err
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/pipeline/verdicts"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // TestDetectParts: the parts hold the verdicts that detect prints, whatever interrupts
@@ -63,7 +63,7 @@ func TestDetectParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said verdicts.Record
+	var said pipeline.VerdictRecord
 	if err := json.Unmarshal(record, &said); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestDetectParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var r verdicts.Record
+		var r pipeline.VerdictRecord
 		if err := json.Unmarshal(text, &r); err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,7 @@ func TestDetectPartsOfTars(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var record verdicts.Record
+	var record pipeline.VerdictRecord
 	if err := json.Unmarshal(text, &record); err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,11 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/report/figures"
-	"github.com/mlrbfn/mlrbfn/serve/drift"
 )
 
 func newDrift() *command {
@@ -180,7 +179,7 @@ func inOrder(ctx context.Context, paths []string, by string) (files []string, ti
 // taken returns when a photograph was taken. What it needs is at the beginning of a file,
 // or the file is small.
 func taken(file string) (time.Time, bool) {
-	f, err := regular.Open(file, regular.Values)
+	f, err := disk.Open(file, disk.Values)
 	if err != nil {
 		return time.Time{}, false // the error comes when the image is read
 	}
@@ -309,7 +308,7 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 		return
 	}
 	c.Images++
-	here := alarm{Image: c.Images, Path: pathtext.Encode(j.Path), PathBytes: pathtext.Bytes(j.Path)}
+	here := alarm{Image: c.Images, Path: disk.EncodePath(j.Path), PathBytes: disk.PathBytes(j.Path)}
 	if nanoseconds != 0 {
 		here.Time = time.Unix(0, nanoseconds).UTC().Format(time.RFC3339)
 	}

@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/metrics"
@@ -267,7 +266,7 @@ func printResults(w io.Writer, results []report.Result, rest string) error {
 func assess(ctx context.Context, opts pipeline.EvaluateOptions, s Streams) error {
 	a := newAssessment(opts.Detector.Classes)
 	add := func(dir string, label func(set *features.Set, row int) string) (err error) {
-		table, err := dataset.OpenTable(ctx, nil, dir) // which names a row that is absurd
+		table, err := features.OpenTable(ctx, nil, dir) // which names a row that is absurd
 		if err != nil {
 			return err
 		}

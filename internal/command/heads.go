@@ -10,10 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -51,8 +48,8 @@ func flagValues(network string, c head.Config, o head.TrainOptions) (map[string]
 // paperValues returns the paper's settings for one of its experiments, "" being
 // the usual ones.
 func paperValues(preset string) (map[string]string, error) {
-	p := paper.Presets[preset]
-	return flagValues("paper", p.Config, p.Train)
+	p := head.PaperPresets[preset]
+	return flagValues("paper", p.Paper, p.Train)
 }
 
 // AddHeadFlags adds the flags; seeds are the default ones.
@@ -60,7 +57,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	h := &HeadFlags{flags: f, seeds: seeds}
 	o := &h.options
 	f.BoolVar(&h.paper, "paper", false, "the paper's head and settings; other flags still apply")
-	Choice(f, &h.preset, "preset", "", strings.Join(slices.Sorted(maps.Keys(paper.Presets)), "|"), "the paper's settings for a data set; other flags still apply")
+	Choice(f, &h.preset, "preset", "", strings.Join(slices.Sorted(maps.Keys(head.PaperPresets)), "|"), "the paper's settings for a data set; other flags still apply")
 	Choice(f, &h.network, "network", "", "residual|paper", "kind of head")
 	also(f, "network", "open", "residual")
 	f.StringVar(&h.val, "val", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to validate on; 0: none")
@@ -71,7 +68,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
 	f.IntVar(&h.shape.Layers, "layers", 0, "RBF layers")
 	f.IntVar(&h.shape.Centroids, "centroids", 0, "centroids of each hidden layer")
-	f.IntVar(&h.shape.Projection, "projection", 0, fmt.Sprintf("features that the layers read; 0: %d, or classes − 1 if that is more; for the paper's network the outputs of each hidden layer", residual.LeastProjection))
+	f.IntVar(&h.shape.Projection, "projection", 0, fmt.Sprintf("features that the layers read; 0: %d, or classes − 1 if that is more; for the paper's network the outputs of each hidden layer", head.LeastProjection))
 	f.Float64Var(&h.shape.Norm, "norm", 0, "k ≥ 1 of the distance ‖x−c‖ₖᵏ; only the paper's network has others than 2")
 	f.Float64Var(&h.shape.Recovery, "recovery", 0, "how fast depression recovers from layer to layer, ≥ 1")
 	Choice(f, &h.depression, "depression", "paper", "paper|none", "depression mechanism")
@@ -88,7 +85,7 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.Var(&h.seeds, "seeds", usage)
 	f.Var(&h.seeds, "seed", "")
 	f.Lookup("seed").Hidden = true
-	ours, err := flagValues("residual", residual.Config{}, head.TrainOptions{})
+	ours, err := flagValues("residual", head.Residual{}, head.TrainOptions{})
 	papers, paperErr := paperValues("")
 	if err := errors.Join(err, paperErr); err != nil {
 		panic(err) // defaults that are refused
@@ -160,14 +157,14 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	if kind == "" {
 		return o, Usagef("--conditioning %q: nothing follows l2+", h.conditioning)
 	}
-	o.Conditioning.Kind, o.Conditioning.L2 = conditioning.Kind(kind), l2
+	o.Conditioning.Kind, o.Conditioning.L2 = head.ConditioningKind(kind), l2
 	if _, err := o.Conditioning.WithDefaults(); err != nil {
 		return o, Usagef("--conditioning: %w", err)
 	}
-	switch whitens := o.Conditioning.Kind == conditioning.Whiten || o.Conditioning.Kind == conditioning.Auto; {
+	switch whitens := o.Conditioning.Kind == head.Whiten || o.Conditioning.Kind == head.Auto; {
 	case o.Conditioning.Shrinkage != 0 && !whitens:
 		return o, Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
-	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != conditioning.PCA:
+	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != head.PCA:
 		return o, Usagef("--pca-dims goes with --conditioning pca, not with %s", h.conditioning)
 	}
 	o.Train.Balance = h.balance == "sample"
@@ -188,7 +185,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	}
 	switch shape := h.shape; {
 	case h.network == "paper":
-		o.Head = paper.Config{
+		o.Head = head.Paper{
 			Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 			Norm: shape.Norm, Recovery: shape.Recovery, NoDepression: h.depression == "none",
 		}
@@ -197,7 +194,7 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 	case h.depression == "none":
 		return o, Usagef("--depression none: only --network paper can do without it")
 	default:
-		o.Head = residual.Config{Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection, Recovery: shape.Recovery}
+		o.Head = head.Residual{Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection, Recovery: shape.Recovery}
 	}
 	if _, err := o.Head.WithDefaults(); err != nil {
 		return o, Usagef("%w", err)

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	_ "github.com/mlrbfn/mlrbfn/bucket/s3"  // so that s3:// and gs:// are known
-	_ "github.com/mlrbfn/mlrbfn/bucket/web" // and https://
+	_ "github.com/mlrbfn/mlrbfn/bucket/s3" // so that s3:// and gs:// are known
 	"github.com/mlrbfn/mlrbfn/extractor"
+	_ "github.com/mlrbfn/mlrbfn/internal/bucket/web"     // and https://
 	_ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet" // and Parquet files with images
 )
 

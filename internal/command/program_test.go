@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
@@ -46,14 +45,14 @@ func TestHeadFlags(t *testing.T) {
 		return heads.Options()
 	}
 	o, err := parse()
-	if err != nil || !o.Head.Settings().Residual || o.Head.Settings().Layers != 2 || o.Train.Epochs != 20 || o.Train.Schedule != head.Cosine || o.Conditioning != (conditioning.Options{Kind: conditioning.Auto}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
+	if err != nil || !o.Head.Settings().Residual || o.Head.Settings().Layers != 2 || o.Train.Epochs != 20 || o.Train.Schedule != head.Cosine || o.Conditioning != (head.ConditioningOptions{Kind: head.Auto}) || o.Validation.Fraction != 0.1 || len(o.Seeds) != 1 {
 		t.Errorf("defaults: %+v, %v", o, err)
 	}
 	o, err = parse("--paper", "--layers", "2")
-	if err != nil || o.Head.Settings().Residual || o.Head.Settings().Layers != 2 || o.Head.Settings().Projection != 100 || o.Head.Settings().Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Schedule != head.Plateau || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None {
+	if err != nil || o.Head.Settings().Residual || o.Head.Settings().Layers != 2 || o.Head.Settings().Projection != 100 || o.Head.Settings().Recovery != 1.1 || o.Train.Epochs != 500 || o.Train.Schedule != head.Plateau || o.Train.LR != 0.001 || o.Conditioning.L2 || o.Conditioning.Kind != head.None {
 		t.Errorf("the paper's with a flag beside it: %+v, %v", o, err)
 	}
-	if o, err = parse("--conditioning", "l2", "--network", "paper"); err != nil || !o.Conditioning.L2 || o.Conditioning.Kind != conditioning.None || o.Head.Settings().Residual {
+	if o, err = parse("--conditioning", "l2", "--network", "paper"); err != nil || !o.Conditioning.L2 || o.Conditioning.Kind != head.None || o.Head.Settings().Residual {
 		t.Errorf("length alone: %+v, %v", o, err)
 	}
 	o, err = parse("--preset", "imagenet1k", "--epochs", "7", "--seeds", "3, 5", "--val", "some/features", "--depression", "none")

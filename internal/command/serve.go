@@ -12,13 +12,12 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/access"
+	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/internal/version"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve"
-	"github.com/mlrbfn/mlrbfn/serve/access"
-	"github.com/mlrbfn/mlrbfn/serve/detectors"
 	"github.com/mlrbfn/mlrbfn/serve/folder"
-	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 func newServe() *command {
@@ -97,7 +96,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 		for _, list := range []struct {
 			flag string
 			args []string
-			to   *[]detectors.Named
+			to   *[]serve.Named
 		}{{"detector", *files, &opts.Detectors.Detectors}, {"shadow", *shadows, &opts.Detectors.Shadows}} {
 			for _, arg := range list.args {
 				named, err := namedDetector(arg)
@@ -185,9 +184,9 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 var detectorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // namedDetector reads [NAME=]FILE. Without a name it is that of the file.
-func namedDetector(arg string) (detectors.Named, error) {
+func namedDetector(arg string) (serve.Named, error) {
 	if name, file, ok := strings.Cut(arg, "="); ok && detectorName.MatchString(name) && file != "" {
-		return detectors.Named{Name: name, File: file}, nil
+		return serve.Named{Name: name, File: file}, nil
 	}
 	name := filepath.Base(arg)
 	if name == detector.BundleFile {
@@ -197,9 +196,9 @@ func namedDetector(arg string) (detectors.Named, error) {
 	}
 	name = strings.TrimSuffix(name, filepath.Ext(name))
 	if !detectorName.MatchString(name) {
-		return detectors.Named{}, fmt.Errorf("%q is no name", name)
+		return serve.Named{}, fmt.Errorf("%q is no name", name)
 	}
-	return detectors.Named{Name: name, File: arg}, nil
+	return serve.Named{Name: name, File: arg}, nil
 }
 
 // watchedFolder reads [SOURCE=]DIR. Without a source it is the name of the folder.

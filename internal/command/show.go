@@ -15,7 +15,6 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/pipeline/watching"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -37,7 +36,7 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 			return Usagef("name one DETECTOR or FOLDER")
 		}
 		file := c.Arg(0)
-		if watching.Is(file) {
+		if pipeline.IsWatchable(file) {
 			for _, name := range []string{"out", "features", "images", "public-key"} {
 				if c.Changed(name) {
 					return Usagef("--%s goes with a DETECTOR, and %s is a folder", name, file)

@@ -11,13 +11,13 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/pipeline/watching"
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // showFolder prints how far the runs have come that write a folder.
 func showFolder(ctx context.Context, s Streams, dir string, asJSON bool) error {
 	now := time.Now()
-	f, err := watching.Look(ctx, dir, now)
+	f, err := pipeline.LookAt(ctx, dir, now)
 	if err != nil {
 		return err
 	}
@@ -27,11 +27,11 @@ func showFolder(ctx context.Context, s Streams, dir string, asJSON bool) error {
 	return printFolder(ForPeople(s.Out), dir, f, now)
 }
 
-func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) error {
+func printFolder(w io.Writer, dir string, f *pipeline.RunFolder, now time.Time) error {
 	of := ""
 	if f.Total >= 0 {
 		of = fmt.Sprintf(" of %d", f.Total)
-		if slices.ContainsFunc(f.Shards, func(s watching.Shard) bool { return s.Total < 0 || s.About }) {
+		if slices.ContainsFunc(f.Shards, func(s pipeline.RunShard) bool { return s.Total < 0 || s.About }) {
 			of = fmt.Sprintf(" of about %d", f.Total)
 		}
 	}
@@ -40,12 +40,12 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 		fmt.Fprintf(w, ", %.3g images/s", f.PerSecond)
 	}
 	if f.Left > 0 {
-		fmt.Fprintf(w, ", about %s left", watching.Duration(f.Left))
+		fmt.Fprintf(w, ", about %s left", pipeline.DurationText(f.Left))
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
-	total := func(s watching.Shard) string {
+	total := func(s pipeline.RunShard) string {
 		switch {
 		case s.Total < 0:
 			return "?"
@@ -57,7 +57,7 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 	shown := 0
 	for _, shard := range f.Shards {
 		// Of many, those that need a look.
-		if len(f.Shards) > mostRows && (shard.State == watching.Finished || shown == mostRows) {
+		if len(f.Shards) > mostRows && (shard.State == pipeline.Finished || shown == mostRows) {
 			continue
 		}
 		shown++
@@ -66,8 +66,8 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 			failed += n
 		}
 		moved, speed := "", ""
-		if shard.Moved != nil && shard.State != watching.Finished {
-			moved = watching.Duration(now.Sub(*shard.Moved).Seconds()) + " ago"
+		if shard.Moved != nil && shard.State != pipeline.Finished {
+			moved = pipeline.DurationText(now.Sub(*shard.Moved).Seconds()) + " ago"
 		}
 		if shard.PerSecond > 0 {
 			speed = fmt.Sprintf("%.3g", shard.PerSecond)
@@ -81,7 +81,7 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
 	}
 	const most = 10
-	kinds := watching.MostErrors(f.Errors)
+	kinds := pipeline.MostErrors(f.Errors)
 	for _, kind := range kinds[:min(len(kinds), most)] {
 		fmt.Fprintf(w, "%7d × %s%s\n", f.Errors[kind], Printable(kind), inShards(f.Shards, kind))
 	}
@@ -89,7 +89,7 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 		fmt.Fprintf(w, "and %s of errors more\n", count(n, "kind"))
 	}
 	for _, shard := range f.Shards {
-		if shard.State == watching.NotMoved {
+		if shard.State == pipeline.NotMoved {
 			fmt.Fprintf(w, "shard %s has not moved since %s; it ran on %s\n", shard.Shard, shard.Moved.Format(time.DateTime), Printable(shard.Host))
 		}
 	}
@@ -116,13 +116,13 @@ func printFolder(w io.Writer, dir string, f *watching.Folder, now time.Time) err
 }
 
 // inShards says how many errors of a kind there are in each shard, the most first.
-func inShards(shards []watching.Shard, kind string) string {
+func inShards(shards []pipeline.RunShard, kind string) string {
 	if len(shards) == 1 {
 		return ""
 	}
 	const most = 5
-	have := slices.DeleteFunc(slices.Clone(shards), func(s watching.Shard) bool { return s.Errors[kind] == 0 })
-	slices.SortStableFunc(have, func(a, b watching.Shard) int { return cmp.Compare(b.Errors[kind], a.Errors[kind]) })
+	have := slices.DeleteFunc(slices.Clone(shards), func(s pipeline.RunShard) bool { return s.Errors[kind] == 0 })
+	slices.SortStableFunc(have, func(a, b pipeline.RunShard) int { return cmp.Compare(b.Errors[kind], a.Errors[kind]) })
 	var parts []string
 	for _, s := range have[:min(len(have), most)] {
 		parts = append(parts, fmt.Sprintf("%d in shard %s", s.Errors[kind], s.Shard))

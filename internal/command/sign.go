@@ -16,8 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/signature"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
@@ -62,11 +61,11 @@ A key is made with minisign -G (https://jedisct1.github.io/minisign). A password
 		if info, err := os.Stat(file); err == nil && info.IsDir() {
 			file = filepath.Join(file, pipeline.BundleFile)
 		}
-		data, err := regular.ReadFile(file, regular.Tensors)
+		data, err := disk.ReadFile(file, disk.Tensors)
 		if err != nil {
 			return err
 		}
-		secret, err := regular.ReadFile(*key, 1<<12)
+		secret, err := disk.ReadFile(*key, 1<<12)
 		if err != nil {
 			return fmt.Errorf("--key: %w", err)
 		}
@@ -75,7 +74,7 @@ A key is made with minisign -G (https://jedisct1.github.io/minisign). A password
 		if err != nil {
 			return fmt.Errorf("--key %s: %w", *key, err)
 		}
-		err = atomicfile.Write(file+signature.Suffix, func(w io.Writer) error {
+		err = disk.Write(file+signature.Suffix, func(w io.Writer) error {
 			_, err := w.Write(text)
 			return err
 		})

@@ -8,10 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -31,11 +28,11 @@ func trainLine(d *pipeline.Detector, out string) string {
 		add("features", dir, "")
 	}
 	add("out", out, "")
-	if _, ok := o.Head.(paper.Config); ok {
+	if _, ok := o.Head.(head.Paper); ok {
 		words = append(words, "--paper")
 	}
-	standard, err := flagValues("residual", residual.Config{}, head.TrainOptions{})
-	if _, ok := o.Head.(paper.Config); ok && err == nil {
+	standard, err := flagValues("residual", head.Residual{}, head.TrainOptions{})
+	if _, ok := o.Head.(head.Paper); ok && err == nil {
 		standard, err = paperValues("")
 	}
 	is, err2 := flagValues(standard["network"], o.Head, o.Train)
@@ -92,12 +89,12 @@ func corrected(d *pipeline.Detector) string {
 }
 
 // conditioningName is the value of --conditioning.
-func conditioningName(o conditioning.Options) string {
+func conditioningName(o head.ConditioningOptions) string {
 	switch {
-	case o.L2 && (o.Kind == conditioning.None || o.Kind == ""):
+	case o.L2 && (o.Kind == head.None || o.Kind == ""):
 		return "l2"
 	case o.L2:
 		return "l2+" + string(o.Kind)
 	}
-	return string(cmp.Or(o.Kind, conditioning.None))
+	return string(cmp.Or(o.Kind, head.None))
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
-	"github.com/mlrbfn/mlrbfn/internal/shell"
 	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
@@ -113,7 +113,7 @@ func Version() string {
 func CommandLine(program string, args []string) string {
 	words := []string{program}
 	for _, a := range args {
-		words = append(words, shell.Quote(a))
+		words = append(words, disk.Quote(a))
 	}
 	return strings.Join(words, " ")
 }

@@ -43,8 +43,8 @@ func fails(op, path string) error {
 // File is an open file that is written to.
 type File struct{ *os.File }
 
-// OpenFile is os.OpenFile, for writing.
-func OpenFile(path string, flag int, mode fs.FileMode) (*File, error) {
+// OpenForWriting is os.OpenFile, for writing.
+func OpenForWriting(path string, flag int, mode fs.FileMode) (*File, error) {
 	if err := fails("open", path); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // ErrFormat is wrapped by the error of a file of another format, or one that is
@@ -74,7 +74,7 @@ func OpenImages(path string) (*Images, error) { return open(path, ReadImages) }
 func OpenLabels(path string) ([]byte, error) { return open(path, ReadLabels) }
 
 func open[T any](path string, read func(io.Reader) (T, error)) (v T, err error) {
-	f, err := regular.Open(path, 2*MaxBytes)
+	f, err := disk.Open(path, 2*MaxBytes)
 	if err != nil {
 		return v, err
 	}

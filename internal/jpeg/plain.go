@@ -2,12 +2,10 @@ package jpeg
 
 import (
 	"encoding/binary"
-
-	"github.com/mlrbfn/mlrbfn/internal/ycbcr"
 )
 
 // fullRange is libjpeg's conversion: luma from 0 to 255.
-var fullRange ycbcr.Matrix
+var fullRange YCbCr
 
 func init() {
 	const half = 1 << 15

@@ -11,7 +11,7 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Element is a Go type that values are read into and written from.
@@ -55,7 +55,7 @@ type file struct {
 }
 
 func open(path string) (_ *file, err error) {
-	osFile, err := regular.Open(path, regular.Values)
+	osFile, err := disk.Open(path, disk.Values)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}

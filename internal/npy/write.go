@@ -6,7 +6,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Writer writes one .npy file of a shape that is known beforehand, value by
@@ -81,7 +81,7 @@ func (w *Writer[T]) Close() error {
 
 // WriteFile writes values of the given shape to a file at path, atomically.
 func WriteFile[T Element](path string, values []T, shape ...int) error {
-	return atomicfile.Write(path, func(w io.Writer) error {
+	return disk.Write(path, func(w io.Writer) error {
 		nw, err := NewWriter[T](w, shape...)
 		if err != nil {
 			return err

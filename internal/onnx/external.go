@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // inliner moves weights from external files into the graph.
@@ -131,7 +131,7 @@ func (e External) open(graph string) (*os.File, error) {
 	// As the system reads the path, and onnxruntime by it: Join would take away a link
 	// with a .. behind it, which lead elsewhere, and a NUL, where a path in C ends.
 	path := filepath.Dir(graph) + string(filepath.Separator) + e.File
-	f, err := regular.Open(path, regular.Weights)
+	f, err := disk.Open(path, disk.Weights)
 	if err != nil {
 		return nil, err
 	}

@@ -22,9 +22,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
 )
 
 // ErrDamaged says that a file or object is not as it was written, or is missing.
@@ -124,7 +124,7 @@ func (b *Bucket[R]) List(ctx context.Context, prefix string) (shards []Shard, fo
 // that wraps ErrDamaged.
 func (b *Bucket[R]) Look(ctx context.Context, s Shard) (*R, error) {
 	name := b.Record(s)
-	text, _, err := b.Folder.Read(ctx, name, regular.Meta)
+	text, _, err := b.Folder.Read(ctx, name, disk.Meta)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (b *Bucket[R]) Replaced(ctx context.Context, s Shard, made string) (replace
 // named returns the names of the parts of all shards that the manifest has: none if there is
 // no manifest, or a damaged one.
 func (b *Bucket[R]) named(ctx context.Context) (names []string, err error) {
-	text, _, err := b.Folder.Read(ctx, b.Manifest, regular.Meta)
+	text, _, err := b.Folder.Read(ctx, b.Manifest, disk.Meta)
 	if err == nil {
 		names, err = b.Names(text, b.Folder.URL(b.Manifest))
 	}
@@ -262,7 +262,7 @@ func (b *Bucket[R]) named(ctx context.Context) (names []string, err error) {
 
 // Store writes a small object, unless it is there already.
 func (b *Bucket[R]) Store(ctx context.Context, name string, text []byte) error {
-	before, _, err := b.Folder.Read(ctx, name, regular.Meta)
+	before, _, err := b.Folder.Read(ctx, name, disk.Meta)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, bucket.ErrSize) {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
-	_ "github.com/mlrbfn/mlrbfn/bucket/web"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	_ "github.com/mlrbfn/mlrbfn/internal/bucket/web"
 )
 
 // TestNames: every name is that of one shard, and others are of none.

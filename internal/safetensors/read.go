@@ -16,12 +16,12 @@ import (
 
 	"github.com/edsrzf/mmap-go"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Read reads the safetensors file at path as Parse does. Errors name the file.
 func Read(path string) (*File, error) {
-	f, err := regular.Open(path, regular.Tensors)
+	f, err := disk.Open(path, disk.Tensors)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}

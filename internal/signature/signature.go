@@ -11,7 +11,7 @@ import (
 
 	"aead.dev/minisign"
 
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Suffix is the extension of a signature file.
@@ -28,7 +28,7 @@ func PublicKey(text string) (key minisign.PublicKey, err error) {
 	if key.UnmarshalText([]byte(text)) == nil {
 		return key, nil
 	}
-	data, err := regular.ReadFile(text, maxKey)
+	data, err := disk.ReadFile(text, maxKey)
 	if err == nil {
 		err = key.UnmarshalText(data)
 	}
@@ -41,7 +41,7 @@ func PublicKey(text string) (key minisign.PublicKey, err error) {
 // ReadFile reads a file of up to limit bytes that has a valid signature by the key
 // beside it.
 func ReadFile(path string, limit int64, key minisign.PublicKey) ([]byte, error) {
-	text, err := regular.ReadFile(path+Suffix, maxSignature)
+	text, err := disk.ReadFile(path+Suffix, maxSignature)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSignature, err)
 	}
@@ -55,7 +55,7 @@ func ReadFile(path string, limit int64, key minisign.PublicKey) ([]byte, error) 
 	case s.KeyID != key.ID():
 		return nil, fmt.Errorf("%w: that in %s%s is by the key %016X, not by %016X", ErrSignature, path, Suffix, s.KeyID, key.ID())
 	}
-	data, err := regular.ReadFile(path, limit)
+	data, err := disk.ReadFile(path, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
@@ -22,7 +21,7 @@ func joined(d, classes int) *detector.Detector {
 	det.Classes = make([]string, classes)
 	density := pipetest.RandomDensity(rng, d, classes)
 	det.Heads = []*head.Head{pipetest.RandomResidual(rng, density, 2, 50, classes)}
-	det.Heads[0].Conditioning = &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
+	det.Heads[0].Conditioning = &head.Conditioning{ConditioningOptions: head.ConditioningOptions{L2: true}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
 	numbers := func(n int) []float64 {
 		x := make([]float64, n)
 		for i := range x {

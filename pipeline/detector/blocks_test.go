@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
@@ -14,7 +14,7 @@ import (
 func TestVerdictsOfBlocks(t *testing.T) {
 	const d, e = 70, 50
 	rng := rand.New(rand.NewPCG(5, 5))
-	condition := &conditioning.Conditioning{Options: conditioning.Options{L2: true}, Mean: pipetest.RandomRows(rng, 1, d), Matrix: pipetest.RandomRows(rng, d, e)}
+	condition := &head.Conditioning{ConditioningOptions: head.ConditioningOptions{L2: true}, Mean: pipetest.RandomRows(rng, 1, d), Matrix: pipetest.RandomRows(rng, d, e)}
 	x := pipetest.RandomRows(rng, detector.JudgeRows, d)
 	for name, det := range map[string]*detector.Detector{
 		"k=1": pipetest.RandomDetector(rng, 1, 2, 2, e, true), "k=2": pipetest.RandomDetector(rng, 2, 3, 2, e, true), "residual": pipetest.RandomResidualDetector(rng, 2, 2, e, 7),

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 func TestLogAdd(t *testing.T) {

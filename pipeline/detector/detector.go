@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -106,13 +105,13 @@ type TrainingRecord struct {
 	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
 
 	// What else repeats the training.
-	Tool         string                `json:"tool,omitempty"`   // the program and its version
-	Score        string                `json:"scores,omitempty"` // that was asked for
-	NoHoldOut    bool                  `json:"no_hold_out,omitempty"`
-	LinearC      float64               `json:"linear_c,omitempty"`     // see linear.Options
-	FittedC      float64               `json:"fitted_c,omitempty"`     // what the linear head was fitted with, given or chosen; 0 for none
-	StartC       float64               `json:"start_c,omitempty"`      // likewise, the classifier that the head began as
-	Conditioning *conditioning.Options `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record
+	Tool         string                    `json:"tool,omitempty"`   // the program and its version
+	Score        string                    `json:"scores,omitempty"` // that was asked for
+	NoHoldOut    bool                      `json:"no_hold_out,omitempty"`
+	LinearC      float64                   `json:"linear_c,omitempty"`     // see linear.Options
+	FittedC      float64                   `json:"fitted_c,omitempty"`     // what the linear head was fitted with, given or chosen; 0 for none
+	StartC       float64                   `json:"start_c,omitempty"`      // likewise, the classifier that the head began as
+	Conditioning *head.ConditioningOptions `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record
 }
 
 // RowCount says what became of the rows of the training features.

@@ -15,9 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
@@ -42,7 +40,7 @@ func detectorOf(heads int) *Detector {
 	for i := range heads {
 		d.Seeds = append(d.Seeds, uint64(i))
 		d.History = append(d.History, []head.Epoch{{Epoch: 1, Steps: 3, TrainLoss: 0.5}})
-		d.Heads = append(d.Heads, &head.Head{Network: &paper.Network{Norm: 2, Recovery: 1.1, Layers: []head.Layer{
+		d.Heads = append(d.Heads, &head.Head{Network: &head.PaperNetwork{Norm: 2, Recovery: 1.1, Layers: []head.Layer{
 			{In: 4, N: 5, Out: 2, Centroids: array(20), Beta: array(5), InitBeta: 0.25, Projections: array(10)},
 			{In: 2, N: 3, Centroids: array(6), Beta: array(3), InitBeta: 1},
 		}}})
@@ -62,9 +60,9 @@ func save(t *testing.T, d *Detector) string {
 // conditioned gives a detector of detectorOf a conditioning from 3 features to
 // the 4 that its heads read.
 func conditioned(d *Detector) *Detector {
-	c := &conditioning.Conditioning{
-		Options: conditioning.Options{Kind: conditioning.Whiten, L2: true, Shrinkage: 0.25},
-		Mean:    []float32{0.5, 0.25, -1}, Matrix: []float32{1, 2, 0, 0.5, -1, 3, 0.5, 0, 0, 1, -2, 1},
+	c := &head.Conditioning{
+		ConditioningOptions: head.ConditioningOptions{Kind: head.Whiten, L2: true, Shrinkage: 0.25},
+		Mean:                []float32{0.5, 0.25, -1}, Matrix: []float32{1, 2, 0, 0.5, -1, 3, 0.5, 0, 0, 1, -2, 1},
 	}
 	for _, h := range d.Heads {
 		h.Conditioning = c
@@ -74,8 +72,8 @@ func conditioned(d *Detector) *Detector {
 
 func TestDetectorRoundTrip(t *testing.T) {
 	scaled := detectorOf(1)
-	scaled.Heads[0].Conditioning = &conditioning.Conditioning{
-		Options: conditioning.Options{Kind: conditioning.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
+	scaled.Heads[0].Conditioning = &head.Conditioning{
+		ConditioningOptions: head.ConditioningOptions{Kind: head.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
 	}
 	for i, want := range []*Detector{detectorOf(1), detectorOf(3), conditioned(detectorOf(1)), conditioned(detectorOf(2)), scaled} {
 		got, err := Load(save(t, want))
@@ -83,7 +81,7 @@ func TestDetectorRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		for h := range want.Heads { // an empty array is as good as none
-			from, to := want.Heads[h].Network.(*paper.Network), got.Heads[h].Network.(*paper.Network)
+			from, to := want.Heads[h].Network.(*head.PaperNetwork), got.Heads[h].Network.(*head.PaperNetwork)
 			for l := range from.Layers {
 				if len(to.Layers[l].Projections) == 0 {
 					to.Layers[l].Projections = from.Layers[l].Projections

@@ -11,15 +11,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/internal/pathtext"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/internal/signature"
-	"github.com/mlrbfn/mlrbfn/options"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
@@ -63,7 +59,7 @@ type metadata struct {
 	// are none.
 	Conditioning *conditioningRecord `json:"conditioning"`
 	Training     TrainingRecord      `json:"training"`
-	History      [][]files.Epoch     `json:"history"`
+	History      [][]EpochRecord     `json:"history"`
 	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
 	Folds        int                 `json:"folds,omitempty"`
 	Assessment   *Assessment         `json:"assessment,omitempty"`
@@ -105,7 +101,7 @@ func (d *Detector) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("save detector %s: %w", path, err)
 	}
-	err = atomicfile.Write(path, func(w io.Writer) error {
+	err = disk.Write(path, func(w io.Writer) error {
 		return safetensors.Write(w, metadata, tensors)
 	})
 	if err != nil {
@@ -125,7 +121,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	meta := metadata{
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Residual,
-		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(pathtext.EncodePercent),
+		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(disk.EncodePercent),
 		Assessment: d.Assessment,
 	}
 	meta.Confidence = d.Confidence
@@ -135,7 +131,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	case scores != nil:
 		meta.Version = scoresVersion
 	}
-	meta.Model = pathtext.EncodePercent(meta.Model)
+	meta.Model = disk.EncodePercent(meta.Model)
 	if d.Reference != nil {
 		meta.Reference = d.Reference.Of
 	}
@@ -149,10 +145,10 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		meta.Conditioning = &conditioningRecord{string(c.Kind), c.L2, c.Shrinkage, c.Dims}
 	}
 	if d.History != nil {
-		meta.History = make([][]files.Epoch, len(d.History))
+		meta.History = make([][]EpochRecord, len(d.History))
 	}
 	for i, epochs := range d.History {
-		meta.History[i] = files.Epochs(epochs)
+		meta.History[i] = EpochRecords(epochs)
 	}
 	if !math.IsInf(d.Threshold, -1) {
 		meta.Threshold = &d.Threshold
@@ -179,7 +175,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 
 // conditioningTensors are conditioning.mean [D] and either conditioning.scale
 // [D] or conditioning.matrix [D, E]; nothing without a conditioning.
-func conditioningTensors(c *conditioning.Conditioning) []safetensors.Tensor {
+func conditioningTensors(c *head.Conditioning) []safetensors.Tensor {
 	if c == nil {
 		return nil
 	}
@@ -190,11 +186,11 @@ func conditioningTensors(c *conditioning.Conditioning) []safetensors.Tensor {
 	return []safetensors.Tensor{mean, {Name: "conditioning.matrix", Shape: []int{c.In(), c.Out()}, Data: c.Matrix}}
 }
 
-func readConditioning(file *safetensors.File, r *conditioningRecord) (*conditioning.Conditioning, error) {
+func readConditioning(file *safetensors.File, r *conditioningRecord) (*head.Conditioning, error) {
 	if r == nil {
 		return nil, nil
 	}
-	c := &conditioning.Conditioning{Options: conditioning.Options{Kind: conditioning.Kind(r.Kind), L2: r.L2, Shrinkage: r.Shrinkage, Dims: r.Dims}}
+	c := &head.Conditioning{ConditioningOptions: head.ConditioningOptions{Kind: head.ConditioningKind(r.Kind), L2: r.L2, Shrinkage: r.Shrinkage, Dims: r.Dims}}
 	for name, to := range map[string]*[]float32{"mean": &c.Mean, "scale": &c.Scale, "matrix": &c.Matrix} {
 		values, shape, err := safetensors.Get[float32](file, "conditioning."+name)
 		if err != nil && !(name != "mean" && errors.Is(err, safetensors.ErrNoTensor)) {
@@ -249,8 +245,8 @@ func load(path, publicKey string) (*Detector, error) {
 		parse = func() (*safetensors.File, error) { return safetensors.Parse(data) } // the very bytes that are signed
 	}
 	file, err := parse()
-	if err != nil && !files.IsFormatError(err) {
-		return nil, fmt.Errorf("detector %s: %w; training makes one", path, files.Pathless(err))
+	if err != nil && !IsFormatError(err) {
+		return nil, fmt.Errorf("detector %s: %w; training makes one", path, Pathless(err))
 	}
 	var d *Detector
 	if err == nil {
@@ -269,7 +265,7 @@ func readSigned(path, publicKey string) ([]byte, error) {
 	if err != nil {
 		return nil, options.Errorf("PublicKey", "%w", err)
 	}
-	return signature.ReadFile(path, regular.Tensors, key)
+	return signature.ReadFile(path, disk.Tensors, key)
 }
 
 // parseDetector reads a detector with its folds. A number that is NaN is damage,
@@ -323,11 +319,11 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
-		Source: meta.Source, Training: meta.Training.encodePaths(pathtext.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
+		Source: meta.Source, Training: meta.Training.encodePaths(disk.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
 	}
-	d.Source.Model = pathtext.DecodePercent(meta.Model)
+	d.Source.Model = disk.DecodePercent(meta.Model)
 	for _, records := range meta.History {
-		d.History = append(d.History, files.HeadEpochs(records))
+		d.History = append(d.History, HeadEpochs(records))
 	}
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold

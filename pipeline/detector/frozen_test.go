@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
@@ -83,13 +82,13 @@ func TestFrozenNames(t *testing.T) {
 	ablated.Validation = &Validation{Confusion: []Confused{{0, 1, 2}}, Flagged: make([]FlaggedImages, len(ablated.Classes))}
 	ablated.Assessment = &Assessment{FalseAlarms: []float64{0.1}, Curve: []float64{0.5}, Classes: map[string]AssessedClass{"0": {Curve: []float64{0.5}}}}
 	ablated.Training.NoHoldOut, ablated.Training.LinearC = true, 0.1
-	ablated.Training.Conditioning = &conditioning.Options{Kind: conditioning.Auto}
-	first := ablated.Heads[0].Network.(*paper.Network)
+	ablated.Training.Conditioning = &head.ConditioningOptions{Kind: head.Auto}
+	first := ablated.Heads[0].Network.(*head.PaperNetwork)
 	first.NoDepression, first.NoRatio, first.NoProjections = true, true, true
 	first.Layers[0].Projections = nil
 	scaled := detectorOf(1)
-	scaled.Heads[0].Conditioning = &conditioning.Conditioning{
-		Options: conditioning.Options{Kind: conditioning.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
+	scaled.Heads[0].Conditioning = &head.Conditioning{
+		ConditioningOptions: head.ConditioningOptions{Kind: head.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
 	}
 	load := func(name string) *Detector {
 		d, err := Load(filepath.Join("testdata", name))

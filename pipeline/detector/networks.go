@@ -6,8 +6,6 @@ import (
 	"strconv"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
@@ -16,9 +14,9 @@ import (
 // networkTensors returns a network as tensors whose names begin with prefix.
 func networkTensors(network head.Network, prefix string) []safetensors.Tensor {
 	switch n := network.(type) {
-	case *paper.Network:
+	case *head.PaperNetwork:
 		return layerTensors(n.Layers, prefix)
-	case *residual.Network:
+	case *head.ResidualNetwork:
 		return append(residualTensors(n, prefix), layerTensors(n.Layers, prefix)...)
 	}
 	panic(fmt.Sprintf("detector: a network of type %T cannot be saved", network))
@@ -34,13 +32,13 @@ func readNetwork(file *safetensors.File, s head.Settings, prefix string) (head.N
 	if s.Residual {
 		return readResidual(file, s, layers, prefix)
 	}
-	n := paper.FromSettings(s)
+	n := head.PaperFromSettings(s)
 	n.Layers = layers
 	return n, nil
 }
 
 // residualTensors are the tensors of a residual network besides those of its layers.
-func residualTensors(n *residual.Network, prefix string) []safetensors.Tensor {
+func residualTensors(n *head.ResidualNetwork, prefix string) []safetensors.Tensor {
 	d := n.Density
 	tensors := []safetensors.Tensor{
 		{Name: prefix + "density.means", Shape: []int{len(d.Means) / d.D, d.D}, Data: d.Means},
@@ -54,8 +52,8 @@ func residualTensors(n *residual.Network, prefix string) []safetensors.Tensor {
 	return tensors
 }
 
-func readResidual(file *safetensors.File, s head.Settings, layers []head.Layer, prefix string) (*residual.Network, error) {
-	n, err := residual.FromSettings(s)
+func readResidual(file *safetensors.File, s head.Settings, layers []head.Layer, prefix string) (*head.ResidualNetwork, error) {
+	n, err := head.ResidualFromSettings(s)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +73,8 @@ func readResidual(file *safetensors.File, s head.Settings, layers []head.Layer, 
 	if len(shape) != 2 || len(radii) != 2 || len(score) != 4 {
 		return nil, fmt.Errorf("tensors %sdensity.means, density.radii and score have %v dimensions and %d and %d values, want [K, D], 2 and 4", prefix, shape, len(radii), len(score))
 	}
-	n.Density = &residual.Density{D: shape[1], Means: means, Middle: radii[0], Radius: radii[1]}
-	n.Score = &residual.HeadScore{
+	n.Density = &head.Density{D: shape[1], Means: means, Middle: radii[0], Radius: radii[1]}
+	n.Score = &head.HeadScore{
 		Nearness: head.Scale{Mean: score[0], Deviation: score[1]},
 		Decision: head.Scale{Mean: score[2], Deviation: score[3]},
 	}

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
@@ -69,7 +69,7 @@ func (d *Detector) ownParts(dst []float64, count int, x []float32) {
 	}
 	heads := float64(len(d.Heads))
 	for _, h := range d.Heads {
-		own, scale := h.All(x), h.Network.(*residual.Network).Score
+		own, scale := h.All(x), h.Network.(*head.ResidualNetwork).Score
 		for i := range own.Scores {
 			dst[i*count] += scale.Nearness.Of(own.Nearness[i]) / heads
 			dst[i*count+1] += scale.Decision.Of(own.Decision[i]) / heads

@@ -9,8 +9,8 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // Probe says what a detector's features and verdicts should be on a few images that

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/signature"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 const signedKey = "RWRHaCgszjM9Rn1Hd5aC6Ze53VSscmQ+J6YDyLvpnDB38wJfdNgAgcem"

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // A detector from elsewhere opens the model that has its hash, wherever that
@@ -55,7 +55,7 @@ func TestDetectorChoosesNoFile(t *testing.T) {
 	if err := errors.Join(os.Remove(pipe), syscall.Mkfifo(pipe, 0o666)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(pipe); !errors.Is(err, regular.ErrKind) {
+	if _, err := Load(pipe); !errors.Is(err, disk.ErrKind) {
 		t.Error(err)
 	}
 }

@@ -13,11 +13,9 @@ import (
 	"sync/atomic"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
-	"github.com/mlrbfn/mlrbfn/options"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -64,7 +62,7 @@ func (o AblateOptions) withDefaults() AblateOptions {
 		o.Steps = Steps
 	}
 	if o.Train.Head == nil {
-		o.Train.Head = paper.Config{}
+		o.Train.Head = head.Paper{}
 	}
 	return o
 }
@@ -75,28 +73,28 @@ func (o AblateOptions) withDefaults() AblateOptions {
 var Steps = []string{"no-depression", "no-ratio", "no-projections", "earlier", "sum-loss", "recovery-1.05"}
 
 // paperSteps makes the heads of Steps of the paper's network.
-var paperSteps = map[string]func(*paper.Config){
-	"no-depression":  func(c *paper.Config) { c.NoDepression = true },
-	"no-ratio":       func(c *paper.Config) { c.NoRatio = true },
-	"no-projections": func(c *paper.Config) { c.NoProjections = true },
-	"earlier":        func(c *paper.Config) { c.NoDepression, c.NoProjections = true, true },
-	"sum-loss":       func(c *paper.Config) { c.SumLoss = true },
-	"recovery-1.05":  func(c *paper.Config) { c.Recovery = 1.05 },
+var paperSteps = map[string]func(*head.Paper){
+	"no-depression":  func(c *head.Paper) { c.NoDepression = true },
+	"no-ratio":       func(c *head.Paper) { c.NoRatio = true },
+	"no-projections": func(c *head.Paper) { c.NoProjections = true },
+	"earlier":        func(c *head.Paper) { c.NoDepression, c.NoProjections = true, true },
+	"sum-loss":       func(c *head.Paper) { c.SumLoss = true },
+	"recovery-1.05":  func(c *head.Paper) { c.Recovery = 1.05 },
 }
 
 // residualSteps makes those that the residual network can do without.
-var residualSteps = map[string]func(*residual.Config){
-	"sum-loss":      func(c *residual.Config) { c.SumLoss = true },
-	"recovery-1.05": func(c *residual.Config) { c.Recovery = 1.05 },
+var residualSteps = map[string]func(*head.Residual){
+	"sum-loss":      func(c *head.Residual) { c.SumLoss = true },
+	"recovery-1.05": func(c *head.Residual) { c.Recovery = 1.05 },
 }
 
 // takeBack returns a network without a step.
 func takeBack(c head.Config, step string) (head.Config, error) {
 	switch c := c.(type) {
-	case paper.Config:
+	case head.Paper:
 		paperSteps[step](&c)
 		return c, nil
-	case residual.Config:
+	case head.Residual:
 		if change, ok := residualSteps[step]; ok {
 			change(&c)
 			return c, nil
@@ -108,10 +106,10 @@ func takeBack(c head.Config, step string) (head.Config, error) {
 // withLayers returns a network of another depth.
 func withLayers(c head.Config, layers int) head.Config {
 	switch c := c.(type) {
-	case paper.Config:
+	case head.Paper:
 		c.Layers = layers
 		return c
-	case residual.Config:
+	case head.Residual:
 		c.Layers = layers
 		return c
 	}
@@ -187,7 +185,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	}
 	defer e.close()
 	file := filepath.Join(opts.Out, "ablation.csv")
-	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), clearAblation(opts.Out, file)); err != nil {
+	if err := errors.Join(detector.MkdirFor(file), disk.CheckWritable(file), clearAblation(opts.Out, file)); err != nil {
 		return nil, err
 	}
 	var results []report.Result
@@ -241,10 +239,10 @@ func (o AblateOptions) draw(results []report.Result, layers int) error {
 				return err
 			}
 			file := filepath.Join(o.Out, figuresDir, name+"."+format)
-			if err := files.MkdirFor(file); err != nil {
+			if err := detector.MkdirFor(file); err != nil {
 				return err
 			}
-			err = atomicfile.Write(file, func(w io.Writer) error {
+			err = disk.Write(file, func(w io.Writer) error {
 				_, err := w.Write(picture)
 				return err
 			})

@@ -15,16 +15,14 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
-	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 	"github.com/mlrbfn/mlrbfn/report"
@@ -135,7 +133,7 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 		return nil, err
 	}
 	// Nothing is cleared before all is known to be writable.
-	if err := errors.Join(files.MkdirFor(file), atomicfile.Check(file), report.Check(opts.Out)); err != nil {
+	if err := errors.Join(detector.MkdirFor(file), disk.CheckWritable(file), report.Check(opts.Out)); err != nil {
 		return nil, err
 	}
 	if err := clearReport(opts.Out); err != nil {
@@ -222,9 +220,9 @@ func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) 
 type evaluation struct {
 	opts     Options
 	train    *training.Data
-	id       *dataset.Table
+	id       *features.Table
 	idLabels []int64 // in the training classes; −1 where there is none
-	ood      []*dataset.Table
+	ood      []*features.Table
 	runs     []report.Run // what was scored
 	leaked   []Leak
 	reliable *Reliability // of confidences, once all is measured
@@ -297,8 +295,8 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if e.train, err = training.Open(ctx, e.opts.Train); err != nil {
 		return nil, err
 	}
-	open := func(dir string) (*dataset.Table, error) {
-		t, err := dataset.OpenTable(ctx, nil, dir)
+	open := func(dir string) (*features.Table, error) {
+		t, err := features.OpenTable(ctx, nil, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -313,7 +311,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 	if e.id, err = open(opts.ID); err != nil {
 		return nil, err
 	}
-	if e.idLabels, err = dataset.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
+	if e.idLabels, err = features.Relabel(e.id.Sets[0], e.train.Classes); err != nil {
 		return nil, err
 	}
 	for _, set := range opts.OOD {
@@ -335,7 +333,7 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		}
 	}
 	if opts.Head == BackboneHead {
-		for _, t := range append([]*dataset.Table{e.train.Table, e.id}, e.ood...) {
+		for _, t := range append([]*features.Table{e.train.Table, e.id}, e.ood...) {
 			if err := t.CheckLogits(len(e.train.Classes)); err != nil {
 				return nil, err
 			}
@@ -373,7 +371,7 @@ func (e *evaluation) warn(text string) {
 func (e *evaluation) seed(i int) string { return strconv.FormatUint(e.train.Options.Seeds[i], 10) }
 
 func (e *evaluation) close() {
-	tables := append([]*dataset.Table{e.id}, e.ood...)
+	tables := append([]*features.Table{e.id}, e.ood...)
 	if e.train != nil {
 		e.train.Close()
 	}
@@ -391,7 +389,7 @@ type run struct {
 }
 
 // predictor gives the scores [n] and classes [n] of a table's rows.
-type predictor func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error)
+type predictor func(ctx context.Context, t *features.Table) (scores []float64, classes []int, err error)
 
 // trained is a contender fitted with one seed.
 type trained struct {
@@ -449,7 +447,7 @@ func (e *evaluation) threshold(method string) *float64 {
 
 // verdictsOf returns a predictor by a detector's verdicts.
 func verdictsOf(d *detector.Detector) predictor {
-	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
+	return func(ctx context.Context, t *features.Table) (scores []float64, classes []int, err error) {
 		verdicts, err := verdictsOn(ctx, d, t)
 		for _, v := range verdicts {
 			scores, classes = append(scores, v.Score), append(classes, v.Label)
@@ -459,7 +457,7 @@ func verdictsOf(d *detector.Detector) predictor {
 }
 
 // verdictsOn returns a detector's verdicts on all rows of a table.
-func verdictsOn(ctx context.Context, d *detector.Detector, t *dataset.Table) (all []detector.Verdict, err error) {
+func verdictsOn(ctx context.Context, d *detector.Detector, t *features.Table) (all []detector.Verdict, err error) {
 	for x := range t.Chunks() {
 		some, err := d.VerdictsContext(ctx, x)
 		if err != nil {
@@ -482,7 +480,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 	meanwhile, _ := parallel.WithContext(ctx) // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }()   // where scoring fails
 	scored := 0
-	score := func(dataset string, t *dataset.Table) ([]float64, []int, error) {
+	score := func(dataset string, t *features.Table) ([]float64, []int, error) {
 		scores, classes, err := r.predict(ctx, t)
 		if err == nil && e.opts.Out != "" {
 			meanwhile.Go(func() error { return writeScores(e.scoresFile(method, r.seed, dataset), scores) })
@@ -541,7 +539,7 @@ func (e *evaluation) scoresFile(method, seed, dataset string) string {
 }
 
 func writeScores(path string, scores []float64) error {
-	if err := files.MkdirFor(path); err != nil {
+	if err := detector.MkdirFor(path); err != nil {
 		return err
 	}
 	return npy.WriteFile(path, scores, len(scores))

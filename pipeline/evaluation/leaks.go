@@ -7,9 +7,8 @@ import (
 	"os"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -28,8 +27,8 @@ func (l Leak) String() string {
 // leaks compares every pair of sets, with the features that the detector was
 // trained on where they can be found.
 func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
-	names, sets := []string{"train"}, []dataset.Rows{e.train.Rows}
-	add := func(name string, t *dataset.Table) {
+	names, sets := []string{"train"}, []features.Rows{e.train.Rows}
+	add := func(name string, t *features.Table) {
 		if t != nil {
 			names, sets = append(names, name), append(sets, t.Rows)
 		}
@@ -49,7 +48,7 @@ func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
 			add("detector", own)
 		}
 	}
-	alike, err := dataset.Alike(ctx, sets...)
+	alike, err := features.Alike(ctx, sets...)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +95,7 @@ func (e *evaluation) leaks(ctx context.Context) (_ []Leak, err error) {
 // detectorFeatures opens the training features of a detector where they can be found,
 // as [detector.Detector.OpenSets] says; nil where they are those that the evaluation
 // trains on, or are not there any more.
-func (e *evaluation) detectorFeatures(ctx context.Context, d *detector.Detector) (*dataset.Table, error) {
+func (e *evaluation) detectorFeatures(ctx context.Context, d *detector.Detector) (*features.Table, error) {
 	sets, err := d.OpenSets(ctx, detector.ForTraining, nil)
 	if err != nil && ctx.Err() == nil {
 		if about, ok := errors.AsType[*options.Error](err); ok {
@@ -116,7 +115,7 @@ func (e *evaluation) detectorFeatures(ctx context.Context, d *detector.Detector)
 	if len(others) == 0 || err != nil {
 		return nil, err
 	}
-	t, err := dataset.OpenTable(ctx, nil, others...)
+	t, err := features.OpenTable(ctx, nil, others...)
 	if err != nil {
 		return nil, err
 	}

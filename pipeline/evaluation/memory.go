@@ -3,7 +3,7 @@ package evaluation
 import (
 	"fmt"
 
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -36,5 +36,5 @@ func (e *evaluation) checkMemory(method string) error {
 	if e.opts.Head == "" && e.opts.Softmax != nil && e.opts.Softmax.Layers > 1 && !posthoc.Headless(method) {
 		return nil
 	}
-	return fitting.CheckMemory(method, e.train.D, len(e.train.Classes), e.opts.Memory)
+	return training.CheckMemory(method, e.train.D, len(e.train.Classes), e.opts.Memory)
 }

@@ -10,10 +10,10 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -26,7 +26,7 @@ func (e *evaluation) prepare(ctx context.Context, method string) ([]run, error) 
 		return p.runs, p.err
 	}
 	group := posthoc.Related(method)
-	together := &joint{kept: map[*dataset.Table][][]float64{}}
+	together := &joint{kept: map[*features.Table][][]float64{}}
 	for _, m := range e.opts.Methods {
 		if slices.Contains(group, m) {
 			runs, err := e.prepareIn(ctx, m, together)
@@ -108,7 +108,7 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 // joint are post-hoc scores that are computed together, once for each table.
 type joint struct {
 	members []member
-	kept    map[*dataset.Table][][]float64 // by member
+	kept    map[*features.Table][][]float64 // by member
 }
 
 // member is a score, and what gives the logits if it reads them.
@@ -120,7 +120,7 @@ type member struct {
 
 // jointPredictor scores as a member does and classifies as c does.
 func (e *evaluation) jointPredictor(j *joint, at int, c *posthoc.Classifier) predictor {
-	return func(ctx context.Context, t *dataset.Table) ([]float64, []int, error) {
+	return func(ctx context.Context, t *features.Table) ([]float64, []int, error) {
 		if j.kept[t] == nil {
 			if err := e.scoreJointly(ctx, j, t); err != nil {
 				return nil, nil, err
@@ -131,7 +131,7 @@ func (e *evaluation) jointPredictor(j *joint, at int, c *posthoc.Classifier) pre
 	}
 }
 
-func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *dataset.Table) error {
+func (e *evaluation) scoreJointly(ctx context.Context, j *joint, t *features.Table) error {
 	n := len(t.Labels)
 	all := make([][]float64, len(j.members))
 	scores := make([]posthoc.Scorer, len(all))
@@ -195,11 +195,11 @@ func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run,
 
 // ownPredictor gives what the heads of a detector say of a table's rows, without
 // the confidences, and the rows' classes.
-type ownPredictor func(ctx context.Context, t *dataset.Table) (head.Outputs, []int, error)
+type ownPredictor func(ctx context.Context, t *features.Table) (head.Outputs, []int, error)
 
 // scoresOf is a predictor by the heads' own score.
 func (e *evaluation) scoresOf(d *detector.Detector) predictor {
-	return func(ctx context.Context, t *dataset.Table) ([]float64, []int, error) {
+	return func(ctx context.Context, t *features.Table) ([]float64, []int, error) {
 		own, classes, err := e.once(d)(ctx, t)
 		return own.Scores, classes, err
 	}
@@ -212,11 +212,11 @@ func (e *evaluation) once(d *detector.Detector) ownPredictor {
 			own     head.Outputs
 			classes []int
 		}
-		kept := map[*dataset.Table]answer{}
+		kept := map[*features.Table]answer{}
 		if e.said == nil {
 			e.said = map[*detector.Detector]ownPredictor{}
 		}
-		e.said[d] = func(ctx context.Context, t *dataset.Table) (head.Outputs, []int, error) {
+		e.said[d] = func(ctx context.Context, t *features.Table) (head.Outputs, []int, error) {
 			if a, ok := kept[t]; ok {
 				return a.own, a.classes, nil
 			}
@@ -309,7 +309,7 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 			c.Train = e.rows.WithLogits(c.Train.Logits)
 		}
 	}
-	f := fitting.Fitting{Network: c.Network, Memory: e.opts.Memory, Train: c.Train, Val: e.train.HeldOut(c)}
+	f := training.Fitting{Network: c.Network, Memory: e.opts.Memory, Train: c.Train, Val: e.train.HeldOut(c)}
 	return f.Scoring(ctx, method, nil)
 }
 
@@ -321,7 +321,7 @@ func (e *evaluation) predictor(s *detector.Scoring, c *posthoc.Classifier, own *
 		say = e.once(own)
 	}
 	readsLogits := slices.ContainsFunc(s.Parts, func(p detector.Part) bool { return p.Score != nil && posthoc.ReadsLogits(p.Name) })
-	return func(ctx context.Context, t *dataset.Table) (scores []float64, classes []int, err error) {
+	return func(ctx context.Context, t *features.Table) (scores []float64, classes []int, err error) {
 		if readsLogits {
 			if err := c.Keep(ctx, t, &e.room); err != nil {
 				return nil, nil, err

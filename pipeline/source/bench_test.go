@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 

@@ -6,7 +6,7 @@
 // A program reads buckets and Parquet files if it imports the packages for them:
 //
 //	import _ "github.com/mlrbfn/mlrbfn/bucket/s3"
-//	import _ "github.com/mlrbfn/mlrbfn/bucket/web"
+//	import _ "github.com/mlrbfn/mlrbfn/internal/bucket/web"
 //	import _ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet"
 package source
 
@@ -25,12 +25,12 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
 )
 
 // maxImage bounds the bytes of the file of an image.
@@ -343,7 +343,7 @@ func (l *lister) add(ctx context.Context, name, label string) error {
 	case info.IsDir():
 		return l.addFolder(ctx, name)
 	case isList(name):
-		text, err := regular.ReadFile(name, regular.List)
+		text, err := disk.ReadFile(name, disk.List)
 		if err != nil {
 			return err
 		}
@@ -403,7 +403,7 @@ func (l *lister) addURL(ctx context.Context, url, label string) error {
 	web := strings.HasPrefix(at.Scheme, "http")
 	switch {
 	case isList(withoutQuery(url)):
-		text, _, err := bucket.ReadFile(ctx, url, regular.List)
+		text, _, err := bucket.ReadFile(ctx, url, disk.List)
 		if err != nil {
 			return fmt.Errorf("images: %w", err)
 		}
@@ -762,7 +762,7 @@ func alternatives(inside string) ([]string, error) {
 func (u *Unit) read(ctx context.Context, data []byte, off int64) error {
 	folder, name := u.object()
 	if folder == nil {
-		f, err := regular.Open(filepath.FromSlash(u.Name()), regular.Values)
+		f, err := disk.Open(filepath.FromSlash(u.Name()), disk.Values)
 		if err != nil {
 			return err
 		}
@@ -794,7 +794,7 @@ func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, o bucket
 	if folder, name := u.object(); folder != nil {
 		return folder.Read(ctx, name, most)
 	}
-	f, err := regular.Open(filepath.FromSlash(u.Name()), maxImage)
+	f, err := disk.Open(filepath.FromSlash(u.Name()), maxImage)
 	if err != nil {
 		return nil, o, err
 	}
@@ -815,7 +815,7 @@ func (u *Unit) readWhole(ctx context.Context, most int64) (data []byte, o bucket
 // readerAt opens a table. It is read in blocks, of which some are read ahead.
 func (u *Unit) readerAt(ctx context.Context) (io.ReaderAt, func(), error) {
 	if u.from.folder == nil {
-		f, err := regular.Open(filepath.FromSlash(u.Name()), regular.Values)
+		f, err := disk.Open(filepath.FromSlash(u.Name()), disk.Values)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -898,5 +898,5 @@ func (b *blocks) ReadAt(p []byte, off int64) (n int, err error) {
 
 // gone tells whether an error is the content's, and another try would find the same.
 func gone(err error) bool {
-	return err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, bucket.ErrSize) || errors.Is(err, regular.ErrSize)
+	return err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, bucket.ErrSize) || errors.Is(err, disk.ErrSize)
 }

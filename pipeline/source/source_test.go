@@ -16,7 +16,7 @@ import (
 
 	goimage "image"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 )
 
 // picture returns a PNG of one colour.

@@ -25,11 +25,11 @@ import (
 	"image"
 	"image/png"
 
-	"github.com/mlrbfn/mlrbfn/bucket"
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
-	_ "github.com/mlrbfn/mlrbfn/bucket/web"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	_ "github.com/mlrbfn/mlrbfn/internal/bucket/web"
 	"github.com/mlrbfn/mlrbfn/internal/teststore"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/source"

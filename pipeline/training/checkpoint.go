@@ -15,11 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/files"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Errors about the checkpoint that Train finds.
@@ -73,25 +72,25 @@ type checkpointRecord struct {
 
 // stateRecord is the JSON of a head.State, whose arrays are tensors.
 type stateRecord struct {
-	Constants []float64     `json:"constants"`
-	Window    int           `json:"window"`
-	Steps     int           `json:"steps"`
-	FirstLoss float64       `json:"first_loss"`
-	LossSum   float64       `json:"loss_sum"`
-	Epochs    []files.Epoch `json:"epochs"`
+	Constants []float64              `json:"constants"`
+	Window    int                    `json:"window"`
+	Steps     int                    `json:"steps"`
+	FirstLoss float64                `json:"first_loss"`
+	LossSum   float64                `json:"loss_sum"`
+	Epochs    []detector.EpochRecord `json:"epochs"`
 }
 
 func recordOf(s *head.State) *stateRecord {
 	if s == nil {
 		return nil
 	}
-	return &stateRecord{s.Constants, s.Window, s.Steps, s.FirstLoss, s.LossSum, files.Epochs(s.Epochs)}
+	return &stateRecord{s.Constants, s.Window, s.Steps, s.FirstLoss, s.LossSum, detector.EpochRecords(s.Epochs)}
 }
 
 func (r *stateRecord) state() *head.State {
 	return &head.State{
 		Constants: r.Constants, Window: r.Window, Steps: r.Steps, FirstLoss: r.FirstLoss, LossSum: r.LossSum,
-		Epochs: files.HeadEpochs(r.Epochs),
+		Epochs: detector.HeadEpochs(r.Epochs),
 	}
 }
 
@@ -114,7 +113,7 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 	if c.run, err = t.identify(ctx); err != nil {
 		return nil, err
 	}
-	if err := atomicfile.Check(c.path); err != nil {
+	if err := disk.CheckWritable(c.path); err != nil {
 		return nil, err
 	}
 	keptRun, keptHeads, err := readCheckpoint(c.path)
@@ -254,7 +253,7 @@ func (c *checkpoint) write() error {
 			safetensors.Tensor{Name: prefix + "order", Shape: []int{len(s.Order)}, Data: wide(s.Order)},
 			safetensors.Tensor{Name: prefix + "random", Shape: []int{len(s.Random)}, Data: s.Random})
 	}
-	return atomicfile.Write(c.path, func(w io.Writer) error {
+	return disk.Write(c.path, func(w io.Writer) error {
 		return safetensors.Write(w, map[string]string{checkpointKey: string(text)}, tensors)
 	})
 }
@@ -268,11 +267,11 @@ func stateArrays(s *head.State) map[string]*[][]float32 {
 // each head, nil for one that has not begun. Errors do not name the file.
 func readCheckpoint(path string) (identity, []*head.State, error) {
 	file, err := safetensors.Read(path)
-	if files.IsFormatError(err) {
+	if detector.IsFormatError(err) {
 		return nil, nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
 	}
 	if err != nil {
-		return nil, nil, files.Pathless(err)
+		return nil, nil, detector.Pathless(err)
 	}
 	text, ok := file.Metadata[checkpointKey]
 	if !ok {
@@ -283,7 +282,7 @@ func readCheckpoint(path string) (identity, []*head.State, error) {
 		return nil, nil, fmt.Errorf("%w: it has format version %d, and this program knows %d", ErrCheckpoint, record.Version, checkpointVersion)
 	}
 	if record.Run[kindName] == "" { // of a program that left out the paper's default
-		record.Run[kindName] = string(conditioning.None)
+		record.Run[kindName] = string(head.None)
 	}
 	states := make([]*head.State, len(record.Heads))
 	for i, r := range record.Heads {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
@@ -145,7 +144,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, change := range map[string]func(*Options){
-		"layers was 2 and is 3":         func(o *Options) { o.Head = residual.Config{Layers: 3, Centroids: 8, Projection: 4} },
+		"layers was 2 and is 3":         func(o *Options) { o.Head = head.Residual{Layers: 3, Centroids: 8, Projection: 4} },
 		"epochs was 20 and is 21":       func(o *Options) { o.Train.Epochs = 21 },
 		"lr was 0.02 and is 0.01":       func(o *Options) { o.Train.LR = 0.01 },
 		"balance was false and is true": func(o *Options) { o.Train.Balance = true },

@@ -6,7 +6,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -25,7 +25,7 @@ func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detect
 	own.Scoring, own.Folds, own.Confidence = nil, nil, nil
 	var logPhi []float64
 	var right []bool
-	err := t.eachValidation(ctx, &own, dataset.Every(t.validation.Index, confidenceRows), func(y int, v detector.Verdict) {
+	err := t.eachValidation(ctx, &own, features.Every(t.validation.Index, confidenceRows), func(y int, v detector.Verdict) {
 		logPhi = append(logPhi, math.Log(v.Confidence))
 		right = append(right, v.Label == y)
 	})

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )

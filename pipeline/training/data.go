@@ -8,40 +8,36 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/linear"
-	"github.com/mlrbfn/mlrbfn/head/residual"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/issues"
 )
 
 // Data is the rows that heads are trained and validated on, to train several kinds
 // of head on the same rows; [Train] opens its own.
 type Data struct {
-	*dataset.Table                // the training features, unlabelled rows included
-	Held           *dataset.Table // validation features of their own, or nil
-	Options        Options
-	Warnings       []string // what is odd about the features
+	*features.Table                 // the training features, unlabelled rows included
+	Held            *features.Table // validation features of their own, or nil
+	Options         Options
+	Warnings        []string // what is odd about the features
 
 	groups            []int // of the rows, nil where each is one of its own
 	copies            int   // rows that are like others
 	calibrated        []detector.Verdict
 	sample            []float32 // features of calibration images, at most detector.ReferenceImages
 	leftOut           int       // calibration rows that are not one of their group's
-	split             dataset.Parts
-	train, validation dataset.Rows
-	space             *dataset.Space
-	begin             *residual.Linear // that a residual head begins as, once the rows are conditioned; nil: the class means
-	began             *linear.Fitted   // the same, as it was fitted
-	excluded          int              // rows that Exclude took the label of
-	relabelled        map[int]int      // what Exclude and Relabel changed; see detector.Detector
-	kept              *kept            // of Options.Keep; nil without
+	split             features.Parts
+	train, validation features.Rows
+	space             *features.Space
+	begin             *head.Linear       // that a residual head begins as, once the rows are conditioned; nil: the class means
+	began             *head.FittedLinear // the same, as it was fitted
+	excluded          int                // rows that Exclude took the label of
+	relabelled        map[int]int        // what Exclude and Relabel changed; see detector.Detector
+	kept              *kept              // of Options.Keep; nil without
 	calibratedOn      []detector.TrainingSet
-	made              []dataset.Rows // rows of train and validation, until release
+	made              []features.Rows // rows of train and validation, until release
 }
 
 // Open opens the feature sets that the options name and divides their rows. The
@@ -85,18 +81,18 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			sets = append(sets, s.Features)
 		}
 	}
-	if err := dataset.Distinct(sets); err != nil {
+	if err := features.Distinct(sets); err != nil {
 		return nil, err
 	}
 	if opts.Memory == 0 {
-		opts.Memory = dataset.DefaultMemory()
+		opts.Memory = features.DefaultMemory()
 	}
-	space := dataset.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
-	var t *dataset.Table
+	space := features.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
+	var t *features.Table
 	if opts.Rows != nil {
-		t, err = dataset.NewTable(ctx, space, opts.Rows)
+		t, err = features.NewTable(ctx, space, opts.Rows)
 	} else {
-		t, err = dataset.OpenTable(ctx, space, opts.Features...)
+		t, err = features.OpenTable(ctx, space, opts.Features...)
 	}
 	if err != nil {
 		return nil, errors.Join(err, space.Close())
@@ -155,20 +151,20 @@ func (t *Data) sameFeatures() (err error) {
 
 // correct changes labels as Exclude and Relabel say.
 func (t *Data) correct() error {
-	var lists [2][]issues.Issue
+	var lists [2][]Issue
 	for i, file := range []string{t.Options.Exclude, t.Options.Relabel} {
 		if file == "" {
 			continue
 		}
 		var err error
-		if lists[i], err = issues.Read(file); err != nil {
+		if lists[i], err = ReadIssues(file); err != nil {
 			return options.Errorf([]string{"Exclude", "Relabel"}[i], "%w", err)
 		}
 	}
 	if lists[0] == nil && lists[1] == nil {
 		return nil
 	}
-	labels, err := issues.Labels(t.Labels, t.Classes, t.Sets, lists[0], lists[1])
+	labels, err := CorrectedLabels(t.Labels, t.Classes, t.Sets, lists[0], lists[1])
 	if err != nil {
 		return options.Errorf(cmp.Or(map[bool]string{true: "Exclude"}[t.Options.Exclude != ""], "Relabel"), "%w", err)
 	}
@@ -211,17 +207,17 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 // condition fits the conditioning on the training rows and puts conditioned
 // copies in the place of the training and validation rows, until release. It
 // returns nil where there is nothing to do.
-func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error) {
+func (t *Data) condition(ctx context.Context) (*head.Conditioning, error) {
 	t.Options.stage("conditioning", 0, -1)
 	o := t.Options.Conditioning
 	if t.reuses() {
-		o = conditioning.Options{}
+		o = head.ConditioningOptions{}
 		if c := t.Options.Keep.Heads[0].Conditioning; c != nil {
-			o = c.Options
+			o = c.ConditioningOptions
 		}
 	}
 	o.Memory = cmp.Or(o.Memory, t.Options.Memory)
-	c, err := conditioning.Fit(ctx, t.train, t.validation, len(t.Classes), o)
+	c, err := head.FitConditioning(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +238,7 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 	if t.begin, t.began, err = t.start(ctx, c, t.train, t.validation, len(t.Classes), nil); err != nil {
 		return nil, err
 	}
-	for _, data := range []*dataset.Rows{&t.train, &t.validation} {
+	for _, data := range []*features.Rows{&t.train, &t.validation} {
 		err := t.replace(data, c.Out(), func(write func(int, []float32) error) error {
 			return c.Each(ctx, *data, write)
 		})
@@ -254,7 +250,7 @@ func (t *Data) condition(ctx context.Context) (*conditioning.Conditioning, error
 }
 
 // replace puts rows of d values, which fill writes, in the place of data's.
-func (t *Data) replace(data *dataset.Rows, d int, fill func(write func(at int, rows []float32) error) error) error {
+func (t *Data) replace(data *features.Rows, d int, fill func(write func(at int, rows []float32) error) error) error {
 	labels := make([]int64, data.Len())
 	for i, r := range data.Index {
 		labels[i] = data.Labels[r]
@@ -279,17 +275,17 @@ func (t *Data) release() error {
 }
 
 // openValidation opens features of their own to validate on.
-func (t *Data) openValidation(ctx context.Context, dir string) (dataset.Rows, error) {
+func (t *Data) openValidation(ctx context.Context, dir string) (features.Rows, error) {
 	var err error
-	if t.Held, err = dataset.OpenTable(ctx, t.space, dir); err != nil {
-		return dataset.Rows{}, err
+	if t.Held, err = features.OpenTable(ctx, t.space, dir); err != nil {
+		return features.Rows{}, err
 	}
 	if err := features.SameSpace(t.Sets[0], t.Held.Sets[0]); err != nil {
-		return dataset.Rows{}, err
+		return features.Rows{}, err
 	}
-	labels, err := dataset.Relabel(t.Held.Sets[0], t.Classes)
+	labels, err := features.Relabel(t.Held.Sets[0], t.Classes)
 	if err != nil {
-		return dataset.Rows{}, err
+		return features.Rows{}, err
 	}
 	data := t.Held.With(nil)
 	data.Labels = labels
@@ -299,7 +295,7 @@ func (t *Data) openValidation(ctx context.Context, dir string) (dataset.Rows, er
 		}
 	}
 	if len(data.Index) == 0 {
-		return dataset.Rows{}, fmt.Errorf("features %s have no labels to validate on", dir)
+		return features.Rows{}, fmt.Errorf("features %s have no labels to validate on", dir)
 	}
 	return data, nil
 }

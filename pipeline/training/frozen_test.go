@@ -12,8 +12,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
@@ -31,11 +30,11 @@ var frozen = map[string]struct {
 	options func(*Options)
 }{
 	"residual": {[]int{18, 28}, func(o *Options) {
-		o.Head = residual.Config{Centroids: 6, Projection: 3}
+		o.Head = head.Residual{Centroids: 6, Projection: 3}
 		o.Train.Batch, o.Train.Epochs = 16, 60
 	}},
 	"paper": {[]int{9, 13}, func(o *Options) {
-		o.Head = paper.Config{Layers: 3, Norm: 1.5, Centroids: 6, Projection: 4}
+		o.Head = head.Paper{Layers: 3, Norm: 1.5, Centroids: 6, Projection: 4}
 		o.Train.Batch, o.Train.Epochs, o.Train.Balance = 16, 40, true
 	}},
 }

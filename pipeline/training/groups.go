@@ -6,8 +6,8 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -39,7 +39,7 @@ func (t *Data) findGroups(ctx context.Context) error {
 		}
 	}
 	t.Options.stage("looking for copies", 0, -1)
-	alike, err := dataset.Alike(ctx, labelled)
+	alike, err := features.Alike(ctx, labelled)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func copies(numbers []int) int {
 
 // groupsOf returns the match of the pattern in the path of each image of a table, ""
 // where it finds nothing; nil without a pattern.
-func groupsOf(pattern string, t *dataset.Table) ([]string, error) {
+func groupsOf(pattern string, t *features.Table) ([]string, error) {
 	if pattern == "" {
 		return nil, nil
 	}
@@ -108,7 +108,7 @@ func groupsOf(pattern string, t *dataset.Table) ([]string, error) {
 	return groups, nil
 }
 
-func firstPath(t *dataset.Table) string {
+func firstPath(t *features.Table) string {
 	for _, set := range t.Sets {
 		if images, err := set.Images(); err == nil && len(images) > 0 {
 			return images[0].Path
@@ -184,16 +184,16 @@ func (t *Data) labelled() int {
 
 // calibrationRows returns the rows of a feature set of its own that calibrate: one
 // of each group, and none that is like an image to train on or to validate by.
-func (t *Data) calibrationRows(ctx context.Context, own *dataset.Table) ([]int, error) {
+func (t *Data) calibrationRows(ctx context.Context, own *features.Table) ([]int, error) {
 	names, err := groupsOf(t.Options.GroupBy, own)
 	if err != nil {
 		return nil, err
 	}
-	sets := []dataset.Rows{own.Rows, t.Rows}
+	sets := []features.Rows{own.Rows, t.Rows}
 	if t.Held != nil {
 		sets = append(sets, t.Held.Rows)
 	}
-	alike, err := dataset.Alike(ctx, sets...)
+	alike, err := features.Alike(ctx, sets...)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (t *Data) calibrationRows(ctx context.Context, own *dataset.Table) ([]int, 
 			"%d of %d calibration images are left out: they, or others of their groups, have features that are identical or nearly identical to those of images to train on or to validate by, which score higher than new ones",
 			repeated, len(groups)))
 	}
-	rows := dataset.OneOfEach(groups, t.Options.Seeds[0])
+	rows := features.OneOfEach(groups, t.Options.Seeds[0])
 	t.leftOut = len(groups) - len(rows)
 	return rows, nil
 }

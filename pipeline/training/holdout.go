@@ -9,14 +9,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
-	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
-	"github.com/mlrbfn/mlrbfn/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -155,7 +152,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		o.C = cmp.Or(o.C, t.Options.Keep.Training.FittedC)
 	}
 	o.Progress = func(tried, most int) { t.Options.stage("choice of the linear head's penalty", tried, most) }
-	full, err := linear.Fit(ctx, t.train, t.validation, len(t.Classes), o)
+	full, err := head.FitLinear(ctx, t.train, t.validation, len(t.Classes), o)
 	if err != nil {
 		return nil, err
 	}
@@ -182,12 +179,12 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 			}
 		}
 		if h.began == nil && h.conditioning != nil { // of heads that were trained elsewhere
-			turned := &conditioning.Conditioning{Options: h.conditioning.Options, Mean: h.conditioning.Mean, Scale: h.conditioning.Scale, Matrix: slices.Clone(h.conditioning.Matrix)}
+			turned := &head.Conditioning{ConditioningOptions: h.conditioning.ConditioningOptions, Mean: h.conditioning.Mean, Scale: h.conditioning.Scale, Matrix: slices.Clone(h.conditioning.Matrix)}
 			if _, h.began, err = t.start(ctx, turned, t.train, t.validation, len(t.Classes), nil); err != nil {
 				return nil, err
 			}
 		}
-		if err := h.run(ctx, own.Heads[0].Network.(*residual.Network)); err != nil {
+		if err := h.run(ctx, own.Heads[0].Network.(*head.ResidualNetwork)); err != nil {
 			return nil, err
 		}
 		weights, j.Assessment = weigh(h.aurocs(-1), len(h.folds)), h.assess()
@@ -200,7 +197,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 
 // joinWith fits the parts that have weights on the training rows and puts them on
 // one scale by the validation rows.
-func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *linear.Fitted, own *detector.Detector) (*detector.Scoring, error) {
+func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *head.FittedLinear, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
 	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
 	some := t.train.With(spreadClasses(t.train, cmp.Or(t.Options.PartRows, partRows)))
@@ -218,7 +215,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *l
 	if t.Held != nil {
 		from = t.Held
 	}
-	rows := dataset.Every(t.validation.Index, min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D)))))
+	rows := features.Every(t.validation.Index, min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D)))))
 	b := s.Batch(from.Gather(rows))
 	said := own.Own(b.Features)
 	for _, c := range candidates {
@@ -257,7 +254,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *l
 
 // dataOf returns all of some rows, which are in memory, with the logits of a
 // classifier.
-func dataOf(c *posthoc.Classifier, rows dataset.Rows, classes int) *posthoc.Data {
+func dataOf(c *posthoc.Classifier, rows features.Rows, classes int) *posthoc.Data {
 	data := posthoc.NewData(rows.X, rows.D, rows.Labels, classes)
 	data.Logits = func(from, to int) []float64 { return c.Network.OfFeatures(data.Features(from, to)) }
 	return data
@@ -288,9 +285,9 @@ var falseAlarms = []float64{0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2,
 // holdOut leaves classes out of the fitting.
 type holdOut struct {
 	t            *Data
-	linear       *linear.Fitted             // of all classes
-	began        *linear.Fitted             // likewise, what the head began as; nil for the class means
-	conditioning *conditioning.Conditioning // likewise; nil for none
+	linear       *head.FittedLinear // of all classes
+	began        *head.FittedLinear // likewise, what the head began as; nil for the class means
+	conditioning *head.Conditioning // likewise; nil for none
 	folds        []*fold
 }
 
@@ -310,7 +307,7 @@ type fold struct {
 // run leaves each class out once: alone where there are few, else in groups, such
 // that classes that are near each other are in different groups. Hard cases are
 // new classes whose nearest neighbours stay known.
-func (h *holdOut) run(ctx context.Context, full *residual.Network) error {
+func (h *holdOut) run(ctx context.Context, full *head.ResidualNetwork) error {
 	var classes []int
 	for _, rows := range h.t.train.ByClass() {
 		classes = append(classes, int(h.t.train.Labels[rows[0]]))
@@ -388,7 +385,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if began != nil {
 		began = began.Without(f.out...)
 	}
-	without := func(rows dataset.Rows, most int) (dataset.Rows, error) {
+	without := func(rows features.Rows, most int) (features.Rows, error) {
 		labels := make([]int64, len(rows.Labels))
 		for i, y := range rows.Labels {
 			if labels[i] = y; y >= 0 {
@@ -413,8 +410,8 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	o := linear.Options{C: h.linear.C, Tolerance: foldTolerance, Near: near}
-	fitted, err := linear.Fit(ctx, train, dataset.Rows{}, len(left), o)
+	o := head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance, Near: near}
+	fitted, err := head.FitLinear(ctx, train, features.Rows{}, len(left), o)
 	if err != nil {
 		return err
 	}
@@ -458,14 +455,14 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 
 // closedForm fits the conditioning and the residual head before its first step.
 // began is the classifier that it begins as, fitted on nearly the same rows.
-func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, classes int, began *linear.Fitted) (*head.Head, error) {
+func (h *holdOut) closedForm(ctx context.Context, train, val features.Rows, classes int, began *head.FittedLinear) (*head.Head, error) {
 	made := &head.Head{}
-	var from *residual.Linear
+	var from *head.Linear
 	if h.conditioning != nil {
-		o := h.conditioning.Options
+		o := h.conditioning.ConditioningOptions
 		o.Memory = cmp.Or(o.Memory, h.t.Options.Memory)
 		var err error
-		if made.Conditioning, err = conditioning.Fit(ctx, train, val, classes, o); err != nil {
+		if made.Conditioning, err = head.FitConditioning(ctx, train, val, classes, o); err != nil {
 			return nil, err
 		}
 		if began != nil {
@@ -474,7 +471,7 @@ func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, class
 			}
 		}
 	}
-	for _, rows := range []*dataset.Rows{&train, &val} {
+	for _, rows := range []*features.Rows{&train, &val} {
 		labels := make([]int64, len(rows.Index))
 		for i, r := range rows.Index {
 			labels[i] = rows.Labels[r]
@@ -484,10 +481,10 @@ func (h *holdOut) closedForm(ctx context.Context, train, val dataset.Rows, class
 			if err != nil {
 				return nil, err
 			}
-			*rows = dataset.All(x, made.Conditioning.Out(), labels)
+			*rows = features.All(x, made.Conditioning.Out(), labels)
 		}
 	}
-	network, err := residual.ClosedForm(ctx, train, val, classes, from)
+	network, err := head.ClosedForm(ctx, train, val, classes, from)
 	made.Network = network
 	return made, err
 }
@@ -507,14 +504,14 @@ func (h *holdOut) rowsOf(classes []int, most int) []int {
 
 // spreadClasses returns about most of the rows, ascending, and as many of each
 // class where they are not all.
-func spreadClasses(rows dataset.Rows, most int) []int {
+func spreadClasses(rows features.Rows, most int) []int {
 	if rows.Len() <= most {
 		return rows.Index
 	}
 	var some []int
 	byClass := rows.ByClass()
 	for _, class := range byClass {
-		some = append(some, dataset.Spread(class, max(1, most/len(byClass)))...)
+		some = append(some, features.Spread(class, max(1, most/len(byClass)))...)
 	}
 	slices.Sort(some)
 	return some

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
-	"github.com/mlrbfn/mlrbfn/head/residual"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
 )
 
 // identity tells one training from another: the options that the heads depend on
@@ -102,7 +102,7 @@ func (t *Data) identify(ctx context.Context) (identity, error) {
 	if rule := t.rule(); rule != "" {
 		id[splitName] = rule
 	}
-	if _, ok := t.Options.Head.(residual.Config); ok && !t.Options.fromMeans {
+	if _, ok := t.Options.Head.(head.Residual); ok && !t.Options.fromMeans {
 		id[startName] = "linear"
 	}
 	id["the classes"] = checksum(ctx, classes)
@@ -144,7 +144,7 @@ func checksum[T float32 | int64 | byte](ctx context.Context, values []T) string 
 }
 
 // checksumRows is the checksum of all rows, one after another.
-func checksumRows(ctx context.Context, rows dataset.Rows) string {
+func checksumRows(ctx context.Context, rows features.Rows) string {
 	hash := sha256.New()
 	for x := range rows.Chunks() {
 		add(ctx, hash, x)

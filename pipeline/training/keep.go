@@ -9,12 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -27,9 +24,9 @@ func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 	r := d.Training
 	settings := d.Heads[0].Network.Settings()
 	if settings.Residual {
-		o.Head = residual.Config{Layers: r.Layers, Centroids: r.Centroids, Projection: r.Projection, Recovery: settings.Recovery, SumLoss: r.SumLoss}
+		o.Head = head.Residual{Layers: r.Layers, Centroids: r.Centroids, Projection: r.Projection, Recovery: settings.Recovery, SumLoss: r.SumLoss}
 	} else {
-		o.Head = paper.Config{
+		o.Head = head.Paper{
 			Layers: r.Layers, Centroids: r.Centroids, Projection: r.Projection, Norm: settings.Norm, Recovery: settings.Recovery,
 			NoDepression: settings.NoDepression, NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, SumLoss: r.SumLoss,
 		}
@@ -44,7 +41,7 @@ func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 	case r.Conditioning != nil:
 		o.Conditioning = *r.Conditioning
 	case c == nil:
-		o.Conditioning.Kind = conditioning.None
+		o.Conditioning.Kind = head.None
 	default:
 		o.Conditioning.Kind, o.Conditioning.L2, o.Conditioning.Dims = c.Kind, c.L2, c.Dims
 		notes = append(notes, "the detector's file is older than the record of the conditioning that was asked for; the kind that it has is fitted")
@@ -195,10 +192,10 @@ func (t *Data) keep(ctx context.Context) error {
 }
 
 // parts divides the labelled rows.
-func (t *Data) parts(seed uint64) (dataset.Parts, error) {
+func (t *Data) parts(seed uint64) (features.Parts, error) {
 	validation, calibration := t.Options.Validation.fraction(), t.Options.Calibration.fraction()
 	if t.kept == nil {
-		return dataset.Split(t.Labels, t.groups, len(t.Classes), validation, calibration, seed)
+		return features.Split(t.Labels, t.groups, len(t.Classes), validation, calibration, seed)
 	}
 	group := func(row int) int {
 		if t.groups == nil {
@@ -242,11 +239,11 @@ func (t *Data) parts(seed uint64) (dataset.Parts, error) {
 			rows[name] = append(rows[name], row)
 		}
 	}
-	fresh, err := dataset.Split(labels, t.groups, len(t.Classes), validation, calibration, seed)
+	fresh, err := features.Split(labels, t.groups, len(t.Classes), validation, calibration, seed)
 	if err != nil {
-		return dataset.Parts{}, err
+		return features.Parts{}, err
 	}
-	s := dataset.Parts{
+	s := features.Parts{
 		Train: append(rows["train"], fresh.Train...), Validation: append(rows["validation"], fresh.Validation...),
 		Calibration: append(rows["calibration"], fresh.Calibration...), LeftOut: append(rows["left_out"], fresh.LeftOut...),
 		Groups: len(part) + fresh.Groups,

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
@@ -43,7 +43,7 @@ func TestOptionsOf(t *testing.T) {
 	}{
 		"by default": {twins, func(*Options) {}},
 		"paper": {two, func(o *Options) {
-			o.Head, o.Seeds = paper.Config{Layers: 2, Centroids: 8, Projection: 4, NoRatio: true, Norm: 3}, []uint64{4, 2}
+			o.Head, o.Seeds = head.Paper{Layers: 2, Centroids: 8, Projection: 4, NoRatio: true, Norm: 3}, []uint64{4, 2}
 		}},
 		"own sets":     {two, func(o *Options) { o.Validation.Features, o.Calibration.Fraction = held, 0.3 }},
 		"folds":        {two, func(o *Options) { o.Calibration.Folds, o.Score = 3, "head" }},

@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
-	"github.com/mlrbfn/mlrbfn/head/residual"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -67,7 +64,7 @@ type Options struct {
 
 	// Conditioning is done to the features before the head; it is fitted on the
 	// training rows.
-	Conditioning conditioning.Options
+	Conditioning head.ConditioningOptions
 
 	Train head.TrainOptions // Seed, Progress, Checkpoint and Resume are set per head
 	Seeds []uint64          // one head each, trained side by side; nil means DefaultSeeds. The first also makes the split
@@ -80,7 +77,7 @@ type Options struct {
 	// they are those of a linear head that is fitted as Linear says on the rows that
 	// the first seed gives.
 	Score  string
-	Linear linear.Options
+	Linear head.LinearOptions
 
 	// NoHoldOut gives the parts of detector.JoinedScore fixed weights, which takes no
 	// time, and makes no assessment.
@@ -182,7 +179,7 @@ func (s Share) String() string {
 // withHeadDefaults fills in the zero fields whose defaults depend on the network.
 func (o *Options) withHeadDefaults() (err error) {
 	if o.Head == nil {
-		o.Head = residual.Config{}
+		o.Head = head.Residual{}
 	}
 	if o.Head, err = o.Head.WithDefaults(); err != nil {
 		return err

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // judgedRows is how many rows are judged at a time.
-const judgedRows = 16 * dataset.BlockRows
+const judgedRows = 16 * features.BlockRows
 
 // mostFlagged is how many validation rows are judged, at most, to count the flagged
 // ones.
@@ -29,7 +29,7 @@ func (t *Data) validate(ctx context.Context, d *detector.Detector) (*detector.Va
 	if err != nil {
 		return nil, err
 	}
-	return v, t.eachValidation(ctx, d, dataset.Every(t.validation.Index, mostFlagged), v.Flag)
+	return v, t.eachValidation(ctx, d, features.Every(t.validation.Index, mostFlagged), v.Flag)
 }
 
 // eachValidation judges validation rows.

@@ -3,7 +3,7 @@ package training
 import (
 	"context"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -25,7 +25,7 @@ func (t *Data) samples(raw *Data, d *detector.Detector) (rows []float32, of stri
 	if t.Held != nil {
 		from = t.Held
 	}
-	return from.Gather(dataset.Every(raw.validation.Index, detector.ReferenceImages)), "validation"
+	return from.Gather(features.Every(raw.validation.Index, detector.ReferenceImages)), "validation"
 }
 
 // everyRow returns at most n rows of d features, evenly spread over all.
@@ -35,7 +35,7 @@ func everyRow(rows []float32, d, n int) []float32 {
 		all[i] = i
 	}
 	var some []float32
-	for _, i := range dataset.Every(all, n) {
+	for _, i := range features.Every(all, n) {
 		some = append(some, rows[i*d:(i+1)*d]...)
 	}
 	return some

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -64,7 +63,7 @@ func (t *Data) FitLinear(ctx context.Context, seed uint64) (*posthoc.Classifier,
 	if err != nil {
 		return nil, err
 	}
-	h, err := linear.Fit(ctx, rows.train, rows.validation, len(t.Classes), t.Options.Linear)
+	h, err := head.FitLinear(ctx, rows.train, rows.validation, len(t.Classes), t.Options.Linear)
 	if err != nil {
 		return nil, fmt.Errorf("the linear head: %w", err)
 	}

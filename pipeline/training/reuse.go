@@ -5,8 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -29,7 +28,7 @@ func (t *Data) reuses() bool {
 	if old.Scoring == nil || old.Scoring.Name != detector.JoinedScore || old.Assessment == nil || len(old.Assessment.Curve) != len(falseAlarms) {
 		return false
 	}
-	if c := old.Heads[0].Conditioning; c != nil && c.Kind != conditioning.None && len(c.Matrix) > 0 && c.In() != c.Out() {
+	if c := old.Heads[0].Conditioning; c != nil && c.Kind != head.None && len(c.Matrix) > 0 && c.In() != c.Out() {
 		return false // it was fitted in little memory
 	}
 	few := func(now, before int) bool { return float64(now-before) <= mostAdded*float64(before) }
@@ -63,9 +62,9 @@ func (t *Data) keptWeights(ctx context.Context) (map[string]float64, error) {
 // keptValidation returns at most so many of the rows that Options.Keep was validated on.
 func (t *Data) keptValidation(most int) []float32 {
 	if t.Held != nil {
-		return t.Held.Gather(dataset.Every(t.validation.Index, most))
+		return t.Held.Gather(features.Every(t.validation.Index, most))
 	}
-	return t.Gather(dataset.Every(t.Options.Keep.Splits["validation"], most))
+	return t.Gather(features.Every(t.Options.Keep.Splits["validation"], most))
 }
 
 // mostAgain is how many known classes are held out again.
@@ -108,7 +107,7 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 			}
 			slices.Sort(known)
 		}
-		verdicts, err := old.VerdictsContext(ctx, t.Gather(dataset.Spread(added, foldRows)))
+		verdicts, err := old.VerdictsContext(ctx, t.Gather(features.Spread(added, foldRows)))
 		if err != nil {
 			return nil, err
 		}

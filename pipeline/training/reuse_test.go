@@ -59,8 +59,8 @@ func TestReuse(t *testing.T) {
 			if tt.images == 500 {
 				return
 			}
-			if c := d.Heads[0].Conditioning; c != nil && c.Options != old.Heads[0].Conditioning.Options {
-				t.Errorf("conditioned by %+v, was %+v", c.Options, old.Heads[0].Conditioning.Options)
+			if c := d.Heads[0].Conditioning; c != nil && c.ConditioningOptions != old.Heads[0].Conditioning.ConditioningOptions {
+				t.Errorf("conditioned by %+v, was %+v", c.ConditioningOptions, old.Heads[0].Conditioning.ConditioningOptions)
 			}
 			weights := func(of *Data) map[string]float64 {
 				w, err := of.keptWeights(t.Context())

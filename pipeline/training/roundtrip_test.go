@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
@@ -15,11 +15,11 @@ import (
 // read again, they say the same, and not what a head with that step says.
 func TestAblatedDetectorRoundTrip(t *testing.T) {
 	points := pipetest.Clouds(t, 1, 40, pipetest.TwoLabels, pipetest.Two...)
-	for name, change := range map[string]func(*paper.Config){
-		"depression":  func(c *paper.Config) { c.NoDepression = true },
-		"ratio":       func(c *paper.Config) { c.NoRatio = true },
-		"projections": func(c *paper.Config) { c.NoProjections = true },
-		"mean loss":   func(c *paper.Config) { c.SumLoss = true },
+	for name, change := range map[string]func(*head.Paper){
+		"depression":  func(c *head.Paper) { c.NoDepression = true },
+		"ratio":       func(c *head.Paper) { c.NoRatio = true },
+		"projections": func(c *head.Paper) { c.NoProjections = true },
+		"mean loss":   func(c *head.Paper) { c.SumLoss = true },
 	} {
 		opts := quick(points)
 		network := pipetest.SmallPaper

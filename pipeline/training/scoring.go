@@ -4,10 +4,9 @@ import (
 	"context"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -46,13 +45,13 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined,
 // fitOn fits a score on the rows that heads are trained on and puts the parts of
 // an ensemble on one scale by the validation rows. The data are not conditioned.
 func (t *Data) fitOn(ctx context.Context, name string, c *posthoc.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
-	f := fitting.Fitting{Network: c.Network, Memory: memory, Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes))}
+	f := Fitting{Network: c.Network, Memory: memory, Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes))}
 	return f.Scoring(ctx, name, t.scale(c, own))
 }
 
 // scale returns the function that puts the parts of an ensemble on one scale: the scores of
 // the validation rows. The data are not conditioned.
-func (t *Data) scale(c *posthoc.Classifier, own *detector.Detector) fitting.Scaler {
+func (t *Data) scale(c *posthoc.Classifier, own *detector.Detector) Scaler {
 	return func(ctx context.Context, p detector.Part) (head.Scale, error) {
 		from, rows := t.Table, t.validation.Index
 		if t.Held != nil {
@@ -61,7 +60,7 @@ func (t *Data) scale(c *posthoc.Classifier, own *detector.Detector) fitting.Scal
 		if len(rows) == 0 {
 			return head.Scale{}, errNoScale
 		}
-		rows = dataset.Every(rows, scaleRows)
+		rows = features.Every(rows, scaleRows)
 		b := posthoc.Batch{Features: from.Gather(rows)}
 		scores := make([]float64, len(rows))
 		if p.Score == nil {

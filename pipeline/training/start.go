@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 )
 
 // startWork is how many multiplications, of rows by weights, one step of fitting the
@@ -26,13 +23,13 @@ const (
 // begins with the class means: where the conditioning does not whiten, where the layers
 // read too few coordinates, and where classes are balanced, which the classifier is
 // not. The rows are not conditioned. near is a fitted classifier of nearly the same rows; it may be nil.
-func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, val dataset.Rows, classes int, near *linear.Fitted) (*residual.Linear, *linear.Fitted, error) {
+func (t *Data) start(ctx context.Context, c *head.Conditioning, train, val features.Rows, classes int, near *head.FittedLinear) (*head.Linear, *head.FittedLinear, error) {
 	d := train.D
 	room := d - 1 // for the classes−1 coordinates that the classifier reads
-	if h, ok := t.Options.Head.(residual.Config); ok && h.Projection > 0 {
+	if h, ok := t.Options.Head.(head.Residual); ok && h.Projection > 0 {
 		room = min(room, h.Projection)
 	}
-	whitens := c != nil && c.Kind == conditioning.Whiten && len(c.Matrix) == d*d
+	whitens := c != nil && c.Kind == head.Whiten && len(c.Matrix) == d*d
 	if !whitens || classes < 2 || classes-1 > room || t.Options.Train.Balance || t.Options.fromMeans {
 		return nil, nil, nil
 	}
@@ -45,7 +42,7 @@ func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, v
 		o.C, o.Tolerance = near.C, foldTolerance
 	}
 	most := int(min(cmp.Or(o.MostWork, startWork)/float64(d*classes), startBytes/4/float64(d)))
-	fitted, err := linear.Fit(ctx, read(train, most, c.L2), read(val, most, c.L2), classes, o)
+	fitted, err := head.FitLinear(ctx, read(train, most, c.L2), read(val, most, c.L2), classes, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,7 +63,7 @@ func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, v
 	for i, v := range turned {
 		last[i%k] -= v
 	}
-	from := &residual.Linear{Weights: append(turned, last...)}
+	from := &head.Linear{Weights: append(turned, last...)}
 	for y, b := range fitted.Bias {
 		for j, v := range weights[y*d : (y+1)*d] {
 			b += v * float64(c.Mean[j])
@@ -78,7 +75,7 @@ func (t *Data) start(ctx context.Context, c *conditioning.Conditioning, train, v
 
 // read returns about most of the rows as a conditioning reads them, and as many of
 // each class.
-func read(rows dataset.Rows, most int, l2 bool) dataset.Rows {
+func read(rows features.Rows, most int, l2 bool) features.Rows {
 	index := spreadClasses(rows, most)
 	x, labels := make([]float32, len(index)*rows.D), make([]int64, len(index))
 	wide := make([]float64, rows.D)
@@ -90,19 +87,19 @@ func read(rows dataset.Rows, most int, l2 bool) dataset.Rows {
 			for j, v := range to {
 				wide[j] = float64(v)
 			}
-			dataset.Normalise(wide)
+			features.Normalise(wide)
 			for j, v := range wide {
 				to[j] = float32(v)
 			}
 		}
 	}
-	return dataset.All(x, rows.D, labels)
+	return features.All(x, rows.D, labels)
 }
 
 // startWith returns the head of a network that begins as a classifier; nil leaves it
 // as it is.
-func startWith(c head.Config, from *residual.Linear) head.Config {
-	if own, ok := c.(residual.Config); ok && from != nil {
+func startWith(c head.Config, from *head.Linear) head.Config {
+	if own, ok := c.(head.Residual); ok && from != nil {
 		own.Start = from
 		return own
 	}

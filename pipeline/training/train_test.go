@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/head/paper"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
@@ -173,7 +173,7 @@ func TestTrainRefuses(t *testing.T) {
 		"calibration absent":   {func() Options { o := quick(good); o.Calibration.Features = absent; return o }(), absent},
 		"nothing left":         {func() Options { o := quick(good); o.Validation.Fraction = 0.95; return o }(), "nothing is left"},
 		"target":               {func() Options { o := quick(good); o.TargetTPR = 1; return o }(), "TargetTPR"},
-		"norm":                 {func() Options { o := quick(good); o.Head = paper.Config{Norm: 0.3}; return o }(), "Norm"},
+		"norm":                 {func() Options { o := quick(good); o.Head = head.Paper{Norm: 0.3}; return o }(), "Norm"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

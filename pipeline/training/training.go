@@ -11,12 +11,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/internal/fitting"
 )
 
 // Result tells how training went; metrics of several heads are means.
@@ -77,7 +75,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	defer data.Close()
 	opts = data.Options
-	if err := fitting.CheckMemory(opts.Score, data.D, len(data.Classes), opts.Memory); err != nil {
+	if err := CheckMemory(opts.Score, data.D, len(data.Classes), opts.Memory); err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
 	// Before conditioning, which takes long and numbers the rows anew.
@@ -255,7 +253,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
 	from, rows := t.Rows, t.split.Calibration
 	if dir := t.Options.Calibration.Features; dir != "" {
-		own, err := dataset.OpenTable(ctx, t.space, dir)
+		own, err := features.OpenTable(ctx, t.space, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -273,7 +271,7 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		}
 		from = own.Rows
 	}
-	sample := dataset.Every(rows, detector.ReferenceImages)
+	sample := features.Every(rows, detector.ReferenceImages)
 	t.sample = make([]float32, 0, len(sample)*t.D)
 	for _, r := range sample {
 		t.sample = append(t.sample, from.Row(r)...)

@@ -1,6 +1,6 @@
 // Native is the shared library of the Python package mlrbfn, which also holds the
 // program: go build -buildmode=c-shared -o libmlrbfn.so ./python/native. What its
-// functions do is in package internal/native.
+// functions do is in package python/internal/native.
 package main
 
 /*
@@ -19,7 +19,7 @@ import (
 	"unsafe"
 
 	"github.com/mlrbfn/mlrbfn/internal/command"
-	"github.com/mlrbfn/mlrbfn/internal/native"
+	"github.com/mlrbfn/mlrbfn/python/internal/native"
 )
 
 // mlrbfn_call calls a function by its name. The call has a number that no other call has

@@ -16,7 +16,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Palette holds the colours of series, as in the report in light mode.
@@ -96,7 +96,7 @@ func Save(width, height vg.Length, plots []*plot.Plot, files ...string) error {
 		for i, canvas := range plot.Align([][]*plot.Plot{plots}, tiles, draw.New(c))[0] {
 			plots[i].Draw(canvas)
 		}
-		if err := atomicfile.Write(file, func(w io.Writer) error { _, err := c.WriteTo(w); return err }); err != nil {
+		if err := disk.Write(file, func(w io.Writer) error { _, err := c.WriteTo(w); return err }); err != nil {
 			return fmt.Errorf("figure: %w", err)
 		}
 	}

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
@@ -38,7 +37,7 @@ func benchBounds(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 }
 
 func (b *bounds) measure(ctx context.Context, _ string) error {
-	t, err := dataset.OpenTable(ctx, nil, b.features)
+	t, err := features.OpenTable(ctx, nil, b.features)
 	if err != nil {
 		return err
 	}
@@ -60,7 +59,7 @@ func (b *bounds) measure(ctx context.Context, _ string) error {
 		{fmt.Sprintf("linear head: %.0f rows", work/float64(d*classes)), func(o *pipeline.TrainOptions) { o.Linear.MostWork = work }},
 		{fmt.Sprintf("parts: %d rows", parts), func(o *pipeline.TrainOptions) { o.PartRows = parts }},
 		{"all three", func(o *pipeline.TrainOptions) {
-			o.Train.MostSteps, o.Linear, o.PartRows = steps, linear.Options{MostWork: work}, parts
+			o.Train.MostSteps, o.Linear, o.PartRows = steps, head.LinearOptions{MostWork: work}, parts
 		}},
 	} {
 		var sum [3]float64
@@ -92,7 +91,7 @@ func (b *bounds) measure(ctx context.Context, _ string) error {
 // of the far ones.
 func (b *bounds) judge(ctx context.Context, d *pipeline.Detector) (values [3]float64, err error) {
 	scores := func(dir string) (all []float64, right float64, err error) {
-		t, err := dataset.OpenTable(ctx, nil, dir)
+		t, err := features.OpenTable(ctx, nil, dir)
 		if err != nil {
 			return nil, 0, err
 		}

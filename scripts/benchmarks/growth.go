@@ -20,7 +20,6 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -187,7 +186,7 @@ func (g *growth) train(ctx context.Context, dir string, at [3]int) error {
 	w := watchSteps("", nil)
 	_, _, err := pipeline.Train(ctx, pipeline.TrainOptions{
 		Features: []string{filepath.Join(dir, "train")}, Memory: g.memory, Scratch: g.scratch,
-		Train: head.TrainOptions{Epochs: 1}, Linear: linear.Options{C: 1},
+		Train: head.TrainOptions{Epochs: 1}, Linear: head.LinearOptions{C: 1},
 		Stage:    func(what string, _, _ int) { w.step(what) },
 		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
 	})

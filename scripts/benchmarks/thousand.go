@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
@@ -156,7 +156,7 @@ func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) 
 	right := 0
 	var rows []float32
 	for i, name := range []string{"id", "near"} {
-		t, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, name))
+		t, err := features.OpenTable(ctx, nil, filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}

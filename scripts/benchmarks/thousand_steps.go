@@ -16,10 +16,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
-	presets "github.com/mlrbfn/mlrbfn/head/paper"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/posthoc"
@@ -100,16 +98,16 @@ func (b *thousand) printAll() error {
 // trainOptions are those of train by default, or of a preset of the paper's heads.
 func (b *thousand) trainOptions(dir, preset string, w *steps) (pipeline.TrainOptions, error) {
 	o := pipeline.TrainOptions{
-		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder, Train: head.TrainOptions{Epochs: b.epochs}, Linear: linear.Options{C: b.c},
+		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder, Train: head.TrainOptions{Epochs: b.epochs}, Linear: head.LinearOptions{C: b.c},
 		Stage:    func(what string, _, _ int) { w.step(what) },
 		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
 	}
 	if preset != "" {
-		p, ok := presets.Presets[preset]
+		p, ok := head.PaperPresets[preset]
 		if !ok {
 			return o, fmt.Errorf("there is no preset %s", preset)
 		}
-		o.Head = p.Config
+		o.Head = p.Paper
 		if b.epochs == 0 {
 			o.Train = p.Train
 		}
@@ -170,14 +168,14 @@ func (b *thousand) peers(ctx context.Context, dir string, lines []line) error {
 // which nothing is trained. What several need of the training rows is computed for the
 // first of them, as in evaluate.
 func (b *thousand) methods(ctx context.Context, dir string, names []string) (err error) {
-	t, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, "train"))
+	t, err := features.OpenTable(ctx, nil, filepath.Join(dir, "train"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	var queries []*dataset.Table
+	var queries []*features.Table
 	for i, name := range []string{"id", "near"} {
-		q, err := dataset.OpenTable(ctx, nil, filepath.Join(dir, name))
+		q, err := features.OpenTable(ctx, nil, filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}
@@ -224,7 +222,7 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 
 // score scores the queries a block at a time, as evaluate does. Kept sets may have more
 // rows than it is to score.
-func (b *thousand) score(ctx context.Context, name string, s posthoc.Scorer, c *posthoc.Classifier, queries []*dataset.Table) error {
+func (b *thousand) score(ctx context.Context, name string, s posthoc.Scorer, c *posthoc.Classifier, queries []*features.Table) error {
 	block := max(1, int(b.memory/4/8/int64(b.dim+b.classes)))
 	for i, n := range []int{b.queries, b.others} {
 		q := queries[i]

@@ -17,7 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
@@ -42,7 +42,7 @@ func (t *training) makeFeatures(n, d, classes int) (string, error) {
 	}
 	means, noise := normal(classes*d, 0.35), normal(1<<20+d, 1)
 	labels, row := make([]int64, n), make([]float32, d)
-	err := atomicfile.Write(filepath.Join(dir, "features.npy"), func(w io.Writer) error {
+	err := disk.Write(filepath.Join(dir, "features.npy"), func(w io.Writer) error {
 		f, err := npy.NewWriter[float32](w, n, d)
 		for i := 0; err == nil && i < n; i++ {
 			c := i * classes / n

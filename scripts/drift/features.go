@@ -8,7 +8,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/serve/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift"
 )
 
 // onFeatures streams the rows of a feature set in random orders through a detector, and from

@@ -17,7 +17,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/report/figures"
-	"github.com/mlrbfn/mlrbfn/serve/drift/simulation"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift/simulation"
 )
 
 func main() {

@@ -21,10 +21,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/linear"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/posthoc"
@@ -146,9 +144,9 @@ func (m *measured) measure(ctx context.Context, root, backbone string, seed uint
 	for r, y := range train.Labels() {
 		x[held[r]], labels[held[r]] = append(x[held[r]], train.Row(r)...), append(labels[held[r]], y)
 	}
-	part := func(h bool) dataset.Rows { return dataset.All(x[h], train.D, labels[h]) }
+	part := func(h bool) features.Rows { return features.All(x[h], train.D, labels[h]) }
 	classes := len(train.Classes)
-	fit, err := linear.Fit(ctx, part(false), part(true), classes, linear.Options{})
+	fit, err := head.FitLinear(ctx, part(false), part(true), classes, head.LinearOptions{})
 	if err != nil {
 		return err
 	}

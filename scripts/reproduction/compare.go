@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -98,7 +98,7 @@ func (e *experiment) compare(w io.Writer) error {
 	var b strings.Builder
 	e.comparison(&b, here, paper)
 	file := filepath.Join(e.out, e.key, "comparison.md")
-	if err := atomicfile.Write(file, func(w io.Writer) error { _, err := io.WriteString(w, b.String()); return err }); err != nil {
+	if err := disk.Write(file, func(w io.Writer) error { _, err := io.WriteString(w, b.String()); return err }); err != nil {
 		return err
 	}
 	if err := report.WriteTables(e.out, all, benchmarkLines(paper, benchmarks)); err != nil {

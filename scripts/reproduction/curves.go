@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -183,7 +183,7 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(file, func(w io.Writer) error { _, err := w.Write(text); return err })
+	return disk.Write(file, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
 // flagged sums the alarms of several runs, by detector.

@@ -23,10 +23,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mlrbfn/mlrbfn/conditioning"
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/internal/atomicfile"
 	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -555,7 +554,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		Methods      []string
 		Softmax      *head.MLPConfig
 		Network      head.Settings
-		Conditioning conditioning.Options
+		Conditioning head.ConditioningOptions
 		Train        head.TrainOptions
 		Seeds        []uint64
 		Validation   pipeline.Share
@@ -601,7 +600,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		return err
 	}
 	for name, text := range map[string][]byte{measuredFile: text, settings: made} {
-		if err := atomicfile.Write(filepath.Join(opts.Out, name), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		if err := disk.Write(filepath.Join(opts.Out, name), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 			return err
 		}
 	}

@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/internal/regular"
-	"github.com/mlrbfn/mlrbfn/options"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // Options says what is watched and who gets the images.
@@ -90,7 +90,7 @@ func New(opts Options) (*Folder, error) {
 	if opts.Every < 0 || opts.Settle < 0 {
 		return nil, options.Errorf("Settle", "a time must be positive")
 	}
-	dir, err := regular.OpenDir(opts.Dir)
+	dir, err := disk.OpenDir(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -236,8 +236,8 @@ var errChanged = errors.New("it changes")
 
 // read reads a file, and tells whether it is an image that is to be handed out.
 func (f *Folder) read(root *os.Root, one *file) (data []byte, is bool, err error) {
-	in, err := regular.OpenIn(root, one.path, regular.Values)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, regular.ErrKind) {
+	in, err := disk.OpenIn(root, one.path, disk.Values)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, disk.ErrKind) {
 		return nil, false, errChanged
 	}
 	named := preprocess.IsImage(one.path, nil)

@@ -14,7 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/mlrbfn/mlrbfn/dataset"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
@@ -157,9 +157,9 @@ func CheckGradients(t *rapid.T, params, gradients [][]float64, loss func() float
 }
 
 // Blobs makes n rows of well separated clusters, one per class.
-func Blobs(n, d, classes int, seed uint64) dataset.Rows {
+func Blobs(n, d, classes int, seed uint64) features.Rows {
 	rng := rand.New(rand.NewPCG(seed, 3))
-	data := dataset.Rows{X: make([]float32, n*d), D: d, Labels: make([]int64, n)}
+	data := features.Rows{X: make([]float32, n*d), D: d, Labels: make([]int64, n)}
 	for i := range n {
 		y := i % classes
 		data.Labels[i] = int64(y)
@@ -184,9 +184,9 @@ func DrawRows(t *rapid.T, d, n int) []float32 {
 
 // Paged moves all rows of data into a file of which at most memory bytes are in
 // memory at a time.
-func Paged(t *testing.T, data dataset.Rows, memory int64) dataset.Rows {
+func Paged(t *testing.T, data features.Rows, memory int64) features.Rows {
 	t.Helper()
-	space := dataset.NewSpace(memory, t.TempDir(), 1)
+	space := features.NewSpace(memory, t.TempDir(), 1)
 	paged, err := space.Make(data.D, data.Labels, func(write func(int, []float32) error) error { return write(0, data.X) })
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,6 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -36,21 +34,21 @@ func RandomLayers(rng *rand.Rand, layers, d, o, classes int) []head.Layer {
 }
 
 func RandomHead(rng *rand.Rand, norm float64, layers, d, classes int, depression bool) *head.Head {
-	return &head.Head{Network: &paper.Network{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: RandomLayers(rng, layers, d, 5, classes)}}
+	return &head.Head{Network: &head.PaperNetwork{Norm: norm, Recovery: 1.1, NoDepression: !depression, Layers: RandomLayers(rng, layers, d, 5, classes)}}
 }
 
 // RandomDensity returns the density of a residual network for rows of d numbers of so many
 // classes.
-func RandomDensity(rng *rand.Rand, d, classes int) *residual.Density {
-	return &residual.Density{D: d, Means: RandomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}
+func RandomDensity(rng *rand.Rand, d, classes int) *head.Density {
+	return &head.Density{D: d, Means: RandomArray(rng, classes*d, 0, 0.5), Middle: 0.3 * float64(d), Radius: 0.5 * float64(d)}
 }
 
 // RandomResidual makes a residual head that reads rows of d numbers, its layers
 // the first e of them.
-func RandomResidual(rng *rand.Rand, density *residual.Density, layers, e, classes int) *head.Head {
-	return &head.Head{Network: &residual.Network{
+func RandomResidual(rng *rand.Rand, density *head.Density, layers, e, classes int) *head.Head {
+	return &head.Head{Network: &head.ResidualNetwork{
 		Recovery: 1.1, Density: density, Layers: RandomLayers(rng, layers, e, e, classes),
-		Score: &residual.HeadScore{
+		Score: &head.HeadScore{
 			Nearness: head.Scale{Mean: -4 + rng.Float64(), Deviation: 1 + rng.Float64()},
 			Decision: head.Scale{Mean: -2 * rng.Float64(), Deviation: 1 + rng.Float64()},
 		},

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/head"
-	"github.com/mlrbfn/mlrbfn/head/paper"
-	"github.com/mlrbfn/mlrbfn/head/residual"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
@@ -89,8 +87,8 @@ func OpenOOD(t *testing.T) func(set string) string {
 
 // SmallPaper and SmallResidual are networks that train in a moment.
 var (
-	SmallPaper    = paper.Config{Layers: 2, Centroids: 8, Projection: 4}
-	SmallResidual = residual.Config{Layers: 2, Centroids: 8, Projection: 4}
+	SmallPaper    = head.Paper{Layers: 2, Centroids: 8, Projection: 4}
+	SmallResidual = head.Residual{Layers: 2, Centroids: 8, Projection: 4}
 )
 
 // Small makes a residual network that trains in a moment.

@@ -1,0 +1,321 @@
+package head
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+	"gonum.org/v1/gonum/lapack/lapack64"
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+)
+
+// Shrinkages are the values that whitening chooses from.
+var Shrinkages = []float64{0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10}
+
+// mostTrain and mostRows are the largest numbers of rows used for the choice.
+const (
+	mostTrain = 10000
+	mostRows  = 1000
+)
+
+// classGaussians are Gaussians at the class means with the covariance
+// Σ_s = Σ + s·t·I within the classes, and validation rows to try them on.
+type classGaussians struct {
+	d      int
+	means  []float64 // [C, D]
+	sigma  *mat.SymDense
+	x      []float64 // [n, D], validation rows
+	labels []int     // [n]
+}
+
+// gaussians fits classGaussians to up to mostTrain of the training rows. If there are no
+// validation rows, every tenth training row replaces them.
+func gaussians(ctx context.Context, train, validation features.Rows, classes int, l2 bool) (*classGaussians, error) {
+	if len(validation.Index) == 0 {
+		// In the order of the classes, so that all are represented.
+		rows := slices.Clone(train.Index)
+		slices.SortStableFunc(rows, func(a, b int) int { return cmp.Compare(train.Labels[a], train.Labels[b]) })
+		validation = train
+		validation.Index = nil
+		var rest []int
+		for i, r := range rows {
+			if i%10 == 9 {
+				validation.Index = append(validation.Index, r)
+			} else {
+				rest = append(rest, r)
+			}
+		}
+		train.Index = rest
+	}
+	train.Index = features.Every(train.Index, mostTrain)
+	rows := momentRows(train, classes, l2)
+	m, err := linalg.Means(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	g := &classGaussians{d: train.D}
+	if g.sigma, err = m.Within(ctx, rows); err != nil {
+		return nil, err
+	}
+	for c, mean := range m.Means {
+		if m.Counts[c] == 0 {
+			mean = slices.Repeat([]float64{math.Inf(1)}, train.D) // never the nearest
+		}
+		g.means = append(g.means, mean...)
+	}
+	rows = momentRows(validation, classes, l2)
+	row := make([]float64, validation.D)
+	for _, at := range features.Every(validation.Index, mostRows) {
+		if c := int(validation.Labels[at]); m.Counts[c] > 0 {
+			rows.Read(row, at)
+			g.x, g.labels = append(g.x, row...), append(g.labels, c)
+		}
+	}
+	return g, nil
+}
+
+// whitened returns L⁻¹x of rows x [n, D], for Σ_s = L Lᵀ.
+func whitened(factor *mat.Cholesky, x []float64) []float64 {
+	d := factor.SymmetricDim()
+	var lower mat.TriDense
+	factor.LTo(&lower)
+	y := blas64.General{Rows: len(x) / d, Cols: d, Stride: d, Data: x}
+	if y.Rows > 0 {
+		blas64.Trsm(blas.Right, blas.Trans, 1, lower.RawTriangular(), y)
+	}
+	return y.Data
+}
+
+// shrinkage returns the s of Shrinkages with the largest likelihood of the
+// validation rows:
+//
+//	L(s) = −½ log|Σ_s| − ½ mean_i (x_i−μ_{y_i})ᵀ Σ_s⁻¹ (x_i−μ_{y_i})
+//
+// Accuracy cannot be used: a backbone that was trained on the same images
+// classifies all of them correctly.
+func (g *classGaussians) shrinkage(ctx context.Context) (float64, error) {
+	n := len(g.labels)
+	if n == 0 { // fewer than ten rows: too few to choose by
+		return slices.Max(Shrinkages), nil
+	}
+	centred := slices.Clone(g.x)
+	for i, c := range g.labels {
+		for j := range g.d {
+			centred[i*g.d+j] -= g.means[c*g.d+j]
+		}
+	}
+	best, most := 0.0, math.Inf(-1)
+	for _, s := range Shrinkages {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		factor, err := shrunk(g.sigma, s)
+		if err != nil {
+			return 0, err
+		}
+		var sum float64
+		for _, v := range whitened(factor, slices.Clone(centred)) {
+			sum += v * v
+		}
+		if l := -(factor.LogDet() + sum/float64(n)) / 2; l > most {
+			best, most = s, l
+		}
+	}
+	if best == 0 {
+		return 0, errors.New("no shrinkage fits the features: their spread is beyond float64")
+	}
+	return best, nil
+}
+
+// wrong counts the validation rows whose nearest mean is that of another class.
+func (g *classGaussians) wrong(s float64) (rows int, err error) {
+	factor, err := shrunk(g.sigma, s)
+	if err != nil {
+		return 0, err
+	}
+	means, x := whitened(factor, slices.Clone(g.means)), whitened(factor, slices.Clone(g.x))
+	for i, own := range g.labels {
+		best, least := -1, math.Inf(1)
+		for c := range len(means) / g.d {
+			var sum float64
+			for j, v := range x[i*g.d : (i+1)*g.d] {
+				sum += (v - means[c*g.d+j]) * (v - means[c*g.d+j])
+			}
+			if sum < least {
+				best, least = c, sum
+			}
+		}
+		if best != own {
+			rows++
+		}
+	}
+	return rows, nil
+}
+
+// fewFeatures is the number of features below which Auto does not use L2. L2
+// removes one dimension, the length, which may separate OOD images.
+const fewFeatures = 32
+
+// choose returns the options that Auto means. rows returns the rows to try
+// with and without L2, and whether they must still be divided by their lengths.
+func choose(ctx context.Context, rows func(l2 bool) (train, validation features.Rows, divide bool), classes int, o ConditioningOptions) (ConditioningOptions, error) {
+	train, _, divide := rows(true)
+	few := divide && train.D < fewFeatures
+	var s [2]float64
+	var wrong [2]int
+	for i, l2 := range []bool{true, false} {
+		if few && l2 {
+			continue
+		}
+		train, validation, divide := rows(l2)
+		g, err := gaussians(ctx, train, validation, classes, divide)
+		if err != nil {
+			return o, err
+		}
+		if !(mat.Trace(g.sigma) > 0) {
+			o.Kind, o.L2 = None, !few
+			return o, nil
+		}
+		if few {
+			o.Kind, o.L2 = Whiten, false
+			return o, nil
+		}
+		if s[i] = o.Shrinkage; s[i] == 0 {
+			if s[i], err = g.shrinkage(ctx); err != nil {
+				return o, err
+			}
+		}
+		if wrong[i], err = g.wrong(s[i]); err != nil {
+			return o, err
+		}
+	}
+	o.Kind, o.L2, o.Shrinkage = Whiten, true, s[0]
+	if cost := float64(wrong[0] - wrong[1]); cost > 2*math.Sqrt(float64(wrong[0]+wrong[1])) {
+		o.L2, o.Shrinkage = false, s[1]
+	}
+	return o, nil
+}
+
+// whiten computes W = L⁻ᵀ Q from Σ + s·t·I = L Lᵀ. All W with the same W Wᵀ give
+// the same distances, and this one is cheap. The rotation Q begins with the
+// principal axes of the whitened class means.
+func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.Moments) error {
+	sigma, err := m.Within(ctx, rows)
+	if err != nil {
+		return err
+	}
+	factor, err := shrunk(sigma, c.Shrinkage)
+	if err != nil {
+		return err
+	}
+	var lower mat.TriDense
+	factor.LTo(&lower)
+	w := mat.NewDense(rows.D, rows.D, nil)
+	for j := range rows.D {
+		w.Set(j, j, 1)
+	}
+	blas64.Trsm(blas.Left, blas.Trans, 1, lower.RawTriangular(), w.RawMatrix()) // L⁻ᵀ
+
+	// The class means as columns, weighted by their numbers of rows.
+	means := mat.NewDense(rows.D, rows.Classes, nil)
+	for class, mean := range m.Means {
+		share := math.Sqrt(float64(m.Counts[class]) / float64(m.N))
+		for j, v := range mean {
+			means.Set(j, class, share*(v-m.Mean[j]))
+		}
+	}
+	blas64.Trsm(blas.Left, blas.NoTrans, 1, lower.RawTriangular(), means.RawMatrix())
+	axes, found := linalg.Axes(means)
+	if !found {
+		return errors.New("the axes of the class means could not be found")
+	}
+	rotate(w, axes)
+	c.Matrix = make([]float32, rows.D*rows.D)
+	copyTo(c.Matrix, w.RawMatrix().Data)
+	return c.Validate()
+}
+
+// rotate multiplies w [D, D] by an orthogonal matrix that begins with the columns
+// of axes [D, e], up to their signs.
+func rotate(w, axes *mat.Dense) {
+	a := axes.RawMatrix()
+	tau := make([]float64, min(a.Rows, a.Cols))
+	work := make([]float64, 1)
+	lapack64.Geqrf(a, tau, work, -1)
+	work = make([]float64, int(work[0]))
+	lapack64.Geqrf(a, tau, work, len(work))
+	lapack64.Ormqr(blas.Right, blas.NoTrans, a, tau, w.RawMatrix(), work[:1], -1)
+	work = make([]float64, int(work[0]))
+	lapack64.Ormqr(blas.Right, blas.NoTrans, a, tau, w.RawMatrix(), work, len(work))
+}
+
+// Turn rotates the map, so that the K linear functions w [K, D] of the rows that it
+// reads, divided by their lengths with L2, depend on its first K coordinates alone.
+// The coordinates that were the first K before come next, as far as they differ.
+// Distances remain. It must come before the first use of the map. It returns the functions' weights [K, K] of these coordinates:
+// a function is w·x = a·z + w·μ. The map must be square; K is at most D.
+func (c *Conditioning) Turn(w []float64) (a []float64, err error) {
+	d := c.In()
+	k := len(w) / d
+	if len(c.Matrix) != d*d || k > d {
+		return nil, fmt.Errorf("a map [%d, %d] cannot be turned to %d functions", d, c.Out(), k)
+	}
+	kernels.UseBLAS()
+	m := mat.NewDense(d, d, nil)
+	for i, v := range c.Matrix {
+		m.RawMatrix().Data[i] = float64(v)
+	}
+	var inverse mat.Dense // of m, times wᵀ: the weights of z as it is
+	if err := inverse.Solve(m, mat.NewDense(k, d, w).T()); err != nil {
+		if poor := mat.Condition(0); !errors.As(err, &poor) || math.IsInf(float64(poor), 1) {
+			return nil, fmt.Errorf("turn the conditioning: %w", err)
+		}
+	}
+	before := min(k, d-k)
+	axes := mat.NewDense(d, k+before, nil)
+	axes.Slice(0, d, 0, k).(*mat.Dense).Copy(&inverse)
+	for j := range before {
+		axes.Set(j, k+j, 1)
+	}
+	rotate(m, axes) // leaves R of axes = QR in their upper triangle
+	for i := range k {
+		for j := range k {
+			if j <= i {
+				a = append(a, axes.At(j, i))
+			} else {
+				a = append(a, 0)
+			}
+		}
+	}
+	copyTo(c.Matrix, m.RawMatrix().Data)
+	return a, c.Validate()
+}
+
+// shrunk factorises Σ + s·(tr Σ/D)·I.
+func shrunk(sigma *mat.SymDense, s float64) (*mat.Cholesky, error) {
+	kernels.UseBLAS()
+	d := sigma.SymmetricDim()
+	mean := mat.Trace(sigma) / float64(d)
+	if !(mean > 0) {
+		return nil, errors.New("the features of each class are all the same: there is nothing to whiten")
+	}
+	ridged := mat.NewSymDense(d, nil)
+	ridged.CopySym(sigma)
+	for j := range d {
+		ridged.SetSym(j, j, sigma.At(j, j)+s*mean)
+	}
+	var factor mat.Cholesky
+	if !factor.Factorize(ridged) {
+		return nil, fmt.Errorf("the features' covariance is singular at shrinkage %g: choose a larger one", s)
+	}
+	return &factor, nil
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package disk
+
+const nonblock, directory = 0, 0

@@ -1,0 +1,17 @@
+// Package scoregraph writes the scores of package posthoc as ONNX graphs. It stands
+// here so that packages that a program can import show no type of package onnx.
+
+package onnx
+
+// ScoreRows are the inputs of a score in a graph: those of a posthoc.Batch, in float64.
+type ScoreRows struct {
+	Features Value // [batch, D]
+	Logits   Value // [batch, C]; "" for none
+	Classes  int   // C
+}
+
+// AddScore adds a score, a posthoc.Scorer, to an ONNX graph that reads the rows, and
+// returns its value [batch, 1]. The graph computes what the method Score does, in
+// float64. The error wraps posthoc.ErrNoGraph if the score has no graph, and
+// posthoc.ErrMissing if it needs logits and there are none. Package posthoc sets it.
+var AddScore func(m *Model, score any, rows ScoreRows) (Value, error)

@@ -1,0 +1,59 @@
+package parts
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/teststore"
+)
+
+// TestStatesInBucket: states of runs can be read from the bucket that they write to, until
+// they have done all. Objects with other names are none.
+func TestStatesInBucket(t *testing.T) {
+	teststore.Start(t, "s3")
+	folder, err := bucket.Open(t.Context(), "s3://data/set")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := func(index int) *Recorder {
+		r := StartRecorder(t.TempDir() + "/state")
+		r.SendTo(t.Context(), folder, PartKind, index, 3)
+		r.Update(func(s *State) { s.Total, s.Done, s.Failed["cut short"] = 10, 4*index, 1 })
+		return r
+	}
+	first, second, third := begin(1), begin(2), begin(3)
+	first.Sends()
+	first.sending.Wait()
+	if found, err := StatesIn(t.Context(), folder, PartKind); err != nil || !found[Shard{Index: 1, Count: 3}].Sending || found[Shard{Index: 1, Count: 3}].Stopped {
+		t.Errorf("while the part is sent the bucket has %+v, %v", found, err)
+	}
+	first.End(errors.New("the connection broke"))
+	none := StartRecorder(t.TempDir() + "/state")
+	none.SendTo(t.Context(), folder, PartKind, 1, 4)
+	none.End(errors.New("the model does not open"))
+	second.End(nil)
+	third.sending.Wait()
+	for _, name := range []string{"part-00001-of-00003.json", "part-1-of-3.progress", "verdicts-00001-of-00003.progress", "part-00004-of-00003.progress"} {
+		if err := folder.Put(t.Context(), name, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := StatesIn(t.Context(), folder, PartKind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 2 || !slices.Contains(slices.Collect(maps.Keys(found)), Shard{Index: 3, Count: 3}) {
+		t.Fatalf("%v", found)
+	}
+	if s := found[Shard{Index: 1, Count: 3}]; s.Done != 4 || !s.Stopped || !s.Sending || s.Failed["cut short"] != 1 || time.Since(s.Moved) > time.Hour {
+		t.Errorf("%+v", s)
+	}
+	if s := found[Shard{Index: 3, Count: 3}]; s.Done != 12 || s.Stopped {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,5 +1,0 @@
-//go:build !unix
-
-package regular
-
-const nonblock, directory = 0, 0

@@ -1,0 +1,346 @@
+package detector
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+)
+
+// This file writes a detector as ONNX nodes. They compute in float64, as the
+// detector does: onnxruntime then answers what detect answers.
+
+// verdictOutputs are the outputs of the graph and what they mean.
+var verdictOutputs = map[string]string{
+	"log_confidences": "float64 [batch, C]: natural logarithm of confidences",
+	"confidences":     "float64 [batch, C]: for each class how confident it is, in [0, 1], that the image is of it; they need not add up to 1",
+	"class":           "int64 [batch]: index in classes of the most confident one",
+	"confidence":      "float64 [batch]: the chance that class is right, made of the largest of confidences",
+	"score":           "float64 [batch]: higher is more in-distribution",
+	"ood":             "bool [batch]: score is below threshold, the image is of none of the classes",
+	"p_value":         "float64 [batch]: the chance that an image like the training images scores this low",
+}
+
+// addDetector adds all of a detector, from features [batch, D] of any float
+// type to the outputs; batch is the number of rows, or onnx.Batch.
+func addDetector(m *onnx.Model, d *Detector, features onnx.Value, batch int) error {
+	x := m.Cast(features, onnx.Double)
+	own := addHeads(m, d.Heads, x)
+	score := own.score
+	if d.Scoring != nil {
+		var err error
+		if score, err = addScoring(m, d.Scoring, x, own); err != nil {
+			return options.Errorf("Detector", "it cannot be exported: %w", err)
+		}
+	}
+	addVerdict(m, d, own.logConfidences, score, batch)
+	return nil
+}
+
+// addScoring adds what a detector judges the rows x by, of which the heads say own.
+func addScoring(m *onnx.Model, s *Scoring, x onnx.Value, own outputs) (onnx.Value, error) {
+	rows := onnx.ScoreRows{Features: x}
+	if c := s.Classifier; c != nil {
+		rows.Logits, rows.Classes = m.Op("Add", m.Times(x, c.Weights, c.In), m.Vector(c.Bias)), c.Out
+	}
+	var terms []onnx.Value
+	for _, p := range s.Parts {
+		score := own.part(p.Name)
+		if p.Score != nil {
+			var err error
+			if score, err = onnx.AddScore(m, p.Score, rows); err != nil {
+				return "", fmt.Errorf("score %s: %w", p.Name, err)
+			}
+		}
+		if score == "" {
+			return "", fmt.Errorf("score %s: only a residual head has it", p.Name)
+		}
+		terms = append(terms, addStandard(m, score, p.Scale))
+	}
+	if guard := s.Guard; guard != nil {
+		if own.nearness == "" {
+			return "", errors.New("a guard needs a residual head")
+		}
+		near := addStandard(m, own.nearness, head.Scale{Mean: guard.Low, Deviation: guard.Middle - guard.Low})
+		terms = append(terms, m.Op("Mul", m.Op("Min", near, m.Number(0)), m.Number(guard.Weight)))
+	}
+	return m.Op("Sum", terms...), nil
+}
+
+// addStandard adds (v − mean) / deviation.
+func addStandard(m *onnx.Model, v onnx.Value, by head.Scale) onnx.Value {
+	return m.Op("Div", m.Op("Sub", v, m.Number(by.Mean)), m.Number(by.Deviation))
+}
+
+// addConditioning adds x ← x/‖x‖₂ if L2 is set, then x ← (x − mean)·W, for
+// rows x.
+func addConditioning(m *onnx.Model, x onnx.Value, c *head.Conditioning) onnx.Value {
+	if c.L2 {
+		// By the largest value first, so that no square overflows or vanishes.
+		tiny := m.Number(math.SmallestNonzeroFloat32)
+		x = m.Op("Div", x, m.Op("Max", m.Reduce("ReduceMax", m.Op("Abs", x), true, 1), tiny))
+		length := m.Op("Sqrt", m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1))
+		x = m.Op("Div", x, m.Op("Max", length, tiny))
+	}
+	x = m.Op("Sub", x, m.Doubles(doubles(c.Mean), c.In()))
+	if c.Scale != nil {
+		return m.Op("Mul", x, m.Doubles(doubles(c.Scale), c.In()))
+	}
+	return m.Op("MatMul", x, m.Doubles(doubles(c.Matrix), c.In(), c.Out()))
+}
+
+// outputs are the outputs of a detector's heads, as means over the heads.
+type outputs struct {
+	logConfidences     onnx.Value // [batch, C], the logarithm of the mean confidence
+	score              onnx.Value // [batch, 1]
+	nearness, decision onnx.Value // [batch, 1], terms of a residual head's score; "" of other heads
+}
+
+// part returns the output of the heads that is a part of a detector's score.
+func (o outputs) part(name string) onnx.Value {
+	switch name {
+	case DensityPart:
+		return o.nearness
+	case DecisionPart:
+		return o.decision
+	}
+	return o.score
+}
+
+// addHeads adds the heads for the rows x.
+func addHeads(m *onnx.Model, heads []*head.Head, x onnx.Value) outputs {
+	if c := heads[0].Conditioning; c != nil { // one for all
+		x = addConditioning(m, x, c)
+	}
+	var logs, scores, nearness, decisions []onnx.Value
+	for _, h := range heads {
+		switch n := h.Network.(type) {
+		case *head.PaperNetwork:
+			logs = append(logs, addPaper(m, n, x))
+		case *head.ResidualNetwork:
+			near := addDensity(m, n.Density, x) // heads that were trained on the same rows share it
+			logConfidences, logShares := addResidual(m, n, x, near.logDep)
+			logs = append(logs, logConfidences)
+			if n.Score != nil {
+				decision := addDecision(m, logShares, n.Classes())
+				nearness, decisions = append(nearness, near.nearness), append(decisions, decision)
+				scores = append(scores, m.Op("Add", addStandard(m, near.nearness, n.Score.Nearness), addStandard(m, decision, n.Score.Decision)))
+			}
+		default:
+			panic(fmt.Sprintf("export: a network of type %T cannot be exported", n))
+		}
+	}
+	all := outputs{logConfidences: addLogMean(m, logs)}
+	if !heads[0].Network.HasScore() {
+		all.score = m.Largest(all.logConfidences)
+		return all
+	}
+	all.score, all.nearness, all.decision = addMean(m, scores), addMean(m, nearness), addMean(m, decisions)
+	return all
+}
+
+// addLogMean adds the logarithm of the mean of what logs are the logarithms of.
+func addLogMean(m *onnx.Model, logs []onnx.Value) onnx.Value {
+	if len(logs) == 1 {
+		return logs[0]
+	}
+	// The largest is taken out before the exponentials; it is finite where all
+	// are −Inf.
+	largest := m.Op("Max", append(logs, m.Number(-math.MaxFloat64))...)
+	powers := make([]onnx.Value, len(logs))
+	for i, l := range logs {
+		powers[i] = m.Op("Exp", m.Op("Sub", l, largest))
+	}
+	return m.Op("Add", m.Op("Log", addMean(m, powers)), largest)
+}
+
+func addMean(m *onnx.Model, values []onnx.Value) onnx.Value {
+	return m.Op("Div", m.Op("Sum", values...), m.Number(float64(len(values))))
+}
+
+// addPaper adds one of the paper's networks for the rows x and returns its
+// log φ [batch, C].
+func addPaper(m *onnx.Model, n *head.PaperNetwork, x onnx.Value) onnx.Value {
+	s, last := n.Settings(), len(n.Layers)-1
+	var logDep onnx.Value // none before the first layer, where it is 0
+	for i := range last {
+		x, logDep = addHidden(m, s, &n.Layers[i], x, logDep)
+	}
+	return addLayer(m, s, &n.Layers[last], x, logDep)
+}
+
+// addHidden adds a hidden layer for the rows x and log dep [batch, 1], and
+// returns Σ_c a_c n_c [batch, o] and the log dep after it.
+func addHidden(m *onnx.Model, s head.Settings, l *head.Layer, x, logDep onnx.Value) (out, after onnx.Value) {
+	logN := addLayer(m, s, l, x, logDep)
+	out = m.Op("Exp", logN)
+	if !s.NoProjections {
+		out = m.Op("MatMul", out, m.Doubles(doubles(l.Projections), l.N, l.Out))
+	}
+	return out, m.Reduce("ReduceMax", logN, true, 1)
+}
+
+// addLayer adds
+//
+//	log n_c = log(β⁺_c/β⁺_init) − β⁺_c d_c + min(log dep + log rec, 0)
+//
+// [batch, N] for the rows x, without the ratio in the last layer or where the
+// head has none, and without the ratio and the cap where there is no depression.
+func addLayer(m *onnx.Model, s head.Settings, l *head.Layer, x, logDep onnx.Value) onnx.Value {
+	widths, initial := l.Widths()
+	logN := m.Op("Mul", addDistances(m, s.Norm, l, x), m.Doubles(scaled(-1, widths), l.N))
+	if s.NoDepression {
+		return logN
+	}
+	if l.Out > 0 && !s.NoRatio {
+		ratio := make([]float64, l.N)
+		for c, w := range widths {
+			ratio[c] = math.Log(w) - math.Log(initial)
+		}
+		logN = m.Op("Add", logN, m.Doubles(ratio, l.N))
+	}
+	if logDep != "" {
+		logN = m.Op("Add", logN, addCap(m, s, logDep))
+	}
+	return logN
+}
+
+// addCap adds min(log dep + log rec, 0).
+func addCap(m *onnx.Model, s head.Settings, logDep onnx.Value) onnx.Value {
+	recovered := m.Op("Add", logDep, m.Number(math.Log(s.Recovery)))
+	return m.Op("Min", recovered, m.Number(0))
+}
+
+// addDistances adds ‖x−c‖_k^k [batch, N] of the rows x [batch, d] from the
+// centroids, for k ≠ 2 from all differences [batch, N, d].
+func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Value {
+	centroids := doubles(l.Centroids)
+	if k == 2 {
+		return addSquaredDistances(m, centroids, l.In, x)
+	}
+	rows := m.Op("Reshape", x, m.Int64s(0, 1, int64(l.In))) // 0: as many as there are
+	powers := m.Op("Abs", m.Op("Sub", rows, m.Doubles(centroids, l.N, l.In)))
+	if k != 1 {
+		powers = m.Op("Pow", powers, m.Number(k))
+	}
+	return m.Reduce("ReduceSum", powers, false, 2)
+}
+
+// addSquaredDistances adds ‖x−c‖² [batch, N] of the rows x [batch, d] from the
+// points c [N, d] as ‖x‖² − 2x·c + ‖c‖², which float64 has the digits for.
+func addSquaredDistances(m *onnx.Model, points []float64, d int, x onnx.Value) onnx.Value {
+	squares := make([]float64, len(points)/d)
+	for i, v := range points {
+		squares[i/d] += v * v
+	}
+	products := m.Times(x, scaled(-2, points), d)
+	lengths := m.Dot(x, x)
+	sum := m.Op("Add", m.Op("Add", lengths, products), m.Vector(squares))
+	return m.Op("Max", sum, m.Number(0))
+}
+
+// addVerdict adds the outputs for log φ [batch, C] and the score [batch, 1].
+func addVerdict(m *onnx.Model, d *Detector, logConfidences, score onnx.Value, batch int) {
+	confidences := m.Op("Exp", logConfidences)
+	class := m.ArgMax(logConfidences)
+	score = m.Op("Reshape", score, m.Int64s(0))
+	ood := m.Op("Not", m.AtLeast(score, addThreshold(m, d, class)))
+	pValue := addPValue(m, d.CalibrationScores, score)
+	if d.ByClass != nil {
+		pValue = addPValueByClass(m, d, score, class)
+	}
+
+	m.Output("log_confidences", logConfidences, onnx.Double, batch, len(d.Classes))
+	m.Output("confidences", confidences, onnx.Double, batch, len(d.Classes))
+	m.Output("class", class, onnx.Int64, batch)
+	m.Output("confidence", addKnown(m, addConfidence(m, d.Confidence, logConfidences), 0), onnx.Double, batch)
+	lowest, highest := m.Number(-math.MaxFloat64), m.Number(math.MaxFloat64)
+	m.Output("score", m.Op("Max", lowest, m.Op("Min", highest, addKnown(m, score, -math.MaxFloat64))), onnx.Double, batch)
+	m.Output("ood", ood, onnx.Bool, batch)
+	m.Output("p_value", pValue, onnx.Double, batch)
+}
+
+// addKnown replaces NaN, where the operator set has Where (from 9 on).
+func addKnown(m *onnx.Model, v onnx.Value, unknown float64) onnx.Value {
+	if m.Opset() < 9 {
+		return v
+	}
+	return m.Op("Where", m.AtLeast(v, m.Number(math.Inf(-1))), v, m.Number(unknown))
+}
+
+// below returns what a score is compared with for being at least s: the
+// threshold and the calibration scores are scores of images, and those must
+// reach them though their sums are taken in another order here, from features
+// that another batch may have rounded otherwise. It is nearer than a thousandth of
+// the distance to the next calibration score, as scores such as softmax
+// probabilities lie very close.
+func below(calibration []float64, s float64) float64 {
+	slack := 1e-6 * max(1, math.Abs(s))
+	if at, _ := slices.BinarySearch(calibration, s); at > 0 {
+		return s - min(slack, 1e-3*(s-calibration[at-1]))
+	}
+	for _, next := range calibration {
+		if next > s {
+			return s - min(slack, 1e-3*(next-s))
+		}
+	}
+	return s - slack
+}
+
+// addPValue adds (1 + #{scores ≤ score}) / (n + 1) [batch].
+func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
+	// Kernels differ in what they make of no elements at all, so there is one
+	// that no score reaches.
+	among := []float64{math.Inf(1)}
+	for _, s := range scores {
+		among = append(among, below(scores, s))
+	}
+	column := m.Op("Reshape", score, m.Int64s(0, 1))
+	notAbove := m.Cast(m.AtLeast(column, m.Vector(among)), onnx.Double)
+	count := m.Op("Add", m.Reduce("ReduceSum", notAbove, false, 1), m.Number(1))
+	return m.Op("Div", count, m.Number(float64(len(scores)+1)))
+}
+
+// addPooling adds the features [batch, D] of a backbone's output, as extraction
+// makes them: a mean, or the first of its tokens, rounded to float32.
+func addPooling(m *onnx.Model, output onnx.Value, model *extractor.Model) onnx.Value {
+	axes, skip := model.PoolAxes(), model.PoolSkip()
+	if skip > 0 {
+		var patches []int64
+		for i := int64(skip); i < model.Embedding().Shape[1]; i++ {
+			patches = append(patches, i)
+		}
+		output = m.Node("Gather", []onnx.Value{output, m.Int64s(patches...)}, onnx.Int("axis", 1))
+	}
+	switch {
+	case model.Pool() == "cls":
+		output = m.Node("Gather", []onnx.Value{output, m.Int64s(0)}, onnx.Int("axis", 1)) // [batch, 1, D]
+	case len(axes) > 0:
+		output = m.Reduce("ReduceMean", m.Cast(output, onnx.Double), false, axes...)
+	}
+	// For half floats this also keeps onnxruntime from joining a cast to them
+	// with the one from them, which would leave out the rounding between.
+	return m.Cast(m.Op("Reshape", output, m.Int64s(0, -1)), onnx.Float)
+}
+
+func doubles(values []float32) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// scaled returns s·values.
+func scaled(s float64, values []float64) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = s * v
+	}
+	return out
+}

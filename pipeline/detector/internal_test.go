@@ -1,0 +1,4 @@
+package detector
+
+// Head is exportHead, for the tests.
+var Head = exportHead

@@ -1,0 +1,195 @@
+package detector
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// words say what a part of the score measures. {A} and {B} stand for the two most
+// likely classes.
+type words struct {
+	strange string // what a low value means: "…"
+	usual   string // what a usual or high value means
+	more    string // compares with other images: "… than 99% of the calibration images"
+}
+
+// wordsOf has the words of every part. Scores of standardised features, such as
+// vim-s, have those of the plain one.
+var wordsOf = map[string]words{
+	DensityPart:  {"far from every class", "near to a class", "farther from every class"},
+	DecisionPart: {"between {A} and {B}", "clearly of one class", "less clearly of one class (between {A} and {B})"},
+	OwnPart:      {"far from every class, or between {A} and {B}", "surely of one class", "less surely of any class, by the head's own score,"},
+	HeadScore:    {"low confidence in every class", "confident of a class", "less confident of any class"},
+	GuardPart:    {"beyond nearly all in-distribution images", "within the range of in-distribution images", "farther from every class"},
+
+	"msp":         {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
+	"temperature": {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
+	"gen":         {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
+	"odin":        {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head, after a step towards that class,"},
+	"mls":         {"little evidence for any class", "the usual evidence for a class", "with less evidence for any class"},
+	"energy":      {"little evidence for any class", "the usual evidence for a class", "with less evidence for any class"},
+	"klm":         {"class probabilities unlike those of any class", "class probabilities like those of a class", "with class probabilities less like those of any class"},
+
+	"knn":    {"far from the training images", "near to training images", "farther from its neighbours among the training images"},
+	"mds":    {"far from every class", "near to a class", "farther from every class"},
+	"mds++":  {"far from every class", "near to a class", "farther from every class"},
+	"mds++k": {"far from every kind of image in the classes", "near to a kind of image in a class", "farther from every kind of image in the classes"},
+	"rmds":   {"no more like one class than like all together", "more like one class than like all together", "less like one class, beside all together,"},
+	"rmds++": {"no more like one class than like all together", "more like one class than like all together", "less like one class, beside all together,"},
+
+	"vim":      {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span, beside the evidence for a class,"},
+	"residual": {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
+	"cop":      {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
+	"corp":     {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
+	"neco":     {"features outside of the space in which the classes differ", "features in the space in which the classes differ", "with features more outside of the space in which the classes differ"},
+
+	"react":    {"little evidence for any class without unusually large features", "the usual evidence for a class without unusually large features", "with less evidence for any class, without unusually large features,"},
+	"vra":      {"little evidence for any class without unusually large and small features", "the usual evidence for a class without unusually large and small features", "with less evidence for any class, without unusually large and small features,"},
+	"dice":     {"little evidence for any class in its most important features", "the usual evidence for a class in its most important features", "with less evidence for any class in its most important features"},
+	"ash-b":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
+	"ash-p":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
+	"ash-s":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
+	"scale":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
+	"gradnorm": {"small features, or no clear class", "large features and a clear class", "with smaller features or a less clear class"},
+
+	"fdbd":     {"near to the borders between classes", "far from the borders between classes", "nearer to the borders between classes"},
+	"nci":      {"features that point to no class", "features that point to a class", "with features that point less to a class"},
+	"she-ip":   {"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
+	"she-e":    {"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
+	"she-cos":  {"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
+	"core":     {"little evidence for any class, or unlike the images of its class", "like the images of its class", "with less evidence for any class, or less like the images of its class,"},
+	"nnguide":  {"little evidence for any class, or unlike the training images", "like training images of which the class is clear", "with less evidence for any class, or less like the training images,"},
+	"relation": {"unlike the training images of its class", "like the training images of its class", "less like the training images of its class"},
+}
+
+// wordsFor returns those of a part. A part that has none, as it was added later, is
+// called by its name.
+func wordsFor(part string) words {
+	w, ok := wordsOf[part]
+	if !ok {
+		w, ok = wordsOf[strings.TrimSuffix(part, "-s")]
+	}
+	if !ok {
+		w = words{"a low " + part, "a usual " + part, "lower in " + part}
+	}
+	return w
+}
+
+// byLogits tells whether the two most likely classes of a part's words are those of
+// the linear head.
+func byLogits(part string) bool {
+	return strings.Contains(wordsFor(part).strange, "linear head")
+}
+
+// Bounds of a part, in standard deviations, for what its words are.
+const (
+	strangeBelow = -2
+	oddBelow     = -1.5
+)
+
+// meaning says in words what a value means.
+func (w words) meaning(deviations float64, classes [2]string) string {
+	text := w.usual
+	switch {
+	case deviations < strangeBelow:
+		text = w.strange
+	case deviations < oddBelow:
+		text = "rather " + w.strange
+	}
+	return fill(text, classes)
+}
+
+// fill puts the names of classes into words.
+func fill(text string, classes [2]string) string {
+	if classes[1] == "" { // a detector of one class
+		text = strings.NewReplacer(" (between {A} and {B})", "", "between {A} and {B}", "not clearly {A}", "every class", "the class", "any class", "the class").Replace(text)
+	}
+	return strings.NewReplacer("{A}", classes[0], "{B}", classes[1]).Replace(text)
+}
+
+// scored is a part of the score of an image, beside those of the reference.
+type scored struct {
+	name       string
+	adds       float64
+	deviations float64   // from the mean of the reference; NaN without one
+	deficit    float64   // how much less it adds than the mean of the reference does
+	reference  []float64 // ascending; nil for none
+	classes    [2]string
+}
+
+// more compares the part with the images of the reference; again says that these
+// were named before.
+func (p scored) more(of string, again bool) string {
+	n := len(p.reference)
+	above := n - notAboveOf(p.reference, p.adds)
+	share := fmt.Sprintf("%.1f%% of the %s images", math.Floor(1000*float64(above)/float64(n))/10, of)
+	switch {
+	case above == n:
+		share = fmt.Sprintf("all %d %s images", n, of)
+		if again {
+			share = "all of them"
+		}
+	case again:
+		share = fmt.Sprintf("%.1f%% of them", math.Floor(1000*float64(above)/float64(n))/10)
+	}
+	return fill(wordsFor(p.name).more, p.classes) + " than " + share
+}
+
+// why makes one sentence of the parts of a score. Those that lower it most are
+// named, and nothing that the numbers do not say.
+func why(v Verdict, threshold float64, parts []scored, of string) string {
+	parts = slices.Clone(parts)
+	if len(parts) == 0 || parts[0].reference == nil {
+		return unreferenced(v, parts)
+	}
+	slices.SortStableFunc(parts, func(p, q scored) int { return cmp.Compare(q.deficit, p.deficit) })
+	var total, sum float64
+	for _, p := range parts {
+		total += max(p.deficit, 0)
+	}
+	var clauses []string
+	for _, p := range parts {
+		if p.deficit <= 0 || len(clauses) == 2 || sum > 0.8*total {
+			break
+		}
+		if p.deviations >= oddBelow && !(v.OOD && len(clauses) == 0) {
+			continue
+		}
+		sum += p.deficit
+		clauses = append(clauses, p.more(of, len(clauses) > 0))
+	}
+	said := strings.Join(clauses, ", and ")
+	switch {
+	case v.OOD && said != "":
+		return "Flagged: " + said + "."
+	case v.OOD:
+		return fmt.Sprintf("Flagged: the score %.3g is below the threshold %.3g, but no part of it is lower than usual.", v.Score, threshold)
+	case said != "":
+		return "Not flagged, but " + said + "."
+	}
+	return fmt.Sprintf("Not flagged: no part of the score is unusual beside the %s images.", of)
+}
+
+// unreferenced is why without a reference: what each part adds has no scale of its
+// own then.
+func unreferenced(v Verdict, parts []scored) string {
+	if !v.OOD {
+		return "Not flagged."
+	}
+	least := slices.MinFunc(parts, func(p, q scored) int { return cmp.Compare(p.adds, q.adds) })
+	return "Flagged: most of what lowers the score means: " + fill(wordsFor(least.name).strange, least.classes) + "."
+}
+
+// notAboveOf returns how many of the ascending values are at most v.
+func notAboveOf(ascending []float64, v float64) int {
+	n, _ := slices.BinarySearchFunc(ascending, v, func(a, v float64) int {
+		if a <= v {
+			return -1
+		}
+		return 1
+	})
+	return n
+}

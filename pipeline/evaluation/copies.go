@@ -1,0 +1,184 @@
+package evaluation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+)
+
+const (
+	// leastCosine of two rows' features for their images to be compared.
+	leastCosine = .6
+	// surelyAlike is from which likeness on two images are copies. Resized,
+	// recompressed and mirrored photographs have .998 or more.
+	surelyAlike = .998
+	// leastAlike of two images that are copies. Cropped photographs have .94 or more,
+	// others of the same subject at most .92.
+	leastAlike = .93
+	// standOut is how much of the difference from their neighbours two copies that are
+	// only leastAlike may have: drawings and digits of a class are all alike.
+	standOut = .3
+	// featuresAlike is the cosine from which rows without images count as copies.
+	featuresAlike = .99
+)
+
+// duplicate is two rows, a < b, that show the same.
+type duplicate struct {
+	a, b  int
+	score float64 // 1 for equal features
+	sure  bool    // whatever their neighbours are like
+}
+
+// copies finds pairs of rows that show the same image.
+func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
+	n := len(in.Labels)
+	rows := in.Rows
+	rows.Labels, rows.Index = make([]int64, n), make([]int, n) // one class
+	for i := range rows.Index {
+		rows.Index[i] = i
+	}
+	same, err := features.Alike(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	var all []duplicate
+	rows.Index = rows.Index[:0]
+	for i, first := range same[0] {
+		if first != i {
+			all = append(all, duplicate{first, i, 1, true})
+		} else {
+			rows.Index = append(rows.Index, i)
+		}
+	}
+	near, err := in.nearCopies(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, near...)
+	slices.SortStableFunc(all, func(p, q duplicate) int { return cmp.Compare(q.score, p.score) })
+	return all, nil
+}
+
+// nearCopies finds pairs whose images are alike, or whose features are where images
+// cannot be compared.
+func (in *inspector) nearCopies(ctx context.Context, rows features.Rows) (_ []duplicate, err error) {
+	floor, of := featuresAlike, usual{}
+	if in.pictures.any() {
+		floor, of = leastCosine, make(usual, len(in.Labels))
+	}
+	space := spill.New(in.Memory/4, in.Scratch, 1)
+	defer func() { err = errors.Join(err, space.Close()) }()
+	var all []duplicate
+	const few = 1 << 20
+	enough := few // from where on those are left out that no longer stand out
+	err = pairs(ctx, rows, floor, space, in.Memory/2, in.Seed, func(near []pair, done int) error {
+		likeness := make([]float64, len(near)) // NaN where images cannot be compared
+		err := parallel.Blocks(ctx, len(near), 64, func(from, to int) {
+			for at := from; at < to; at++ {
+				likeness[at] = math.NaN()
+				if a, b := in.pictures.at(near[at].a), in.pictures.at(near[at].b); a != nil && b != nil {
+					likeness[at] = alike(a, b)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for at, p := range near {
+			switch r := likeness[at]; {
+			case math.IsNaN(r):
+				if p.cosine >= featuresAlike {
+					all = append(all, duplicate{p.a, p.b, p.cosine, true})
+				}
+				continue
+			case r >= leastAlike:
+				all = append(all, duplicate{p.a, p.b, min(r, 1), r >= surelyAlike})
+			}
+			of.add(p.a, p.b, likeness[at])
+			of.add(p.b, p.a, likeness[at])
+		}
+		if len(all) >= enough {
+			all = of.standingOut(all)
+			enough = max(few, 2*len(all))
+		}
+		in.progress("comparing features", done, len(rows.Index))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	all = of.standingOut(all)
+	slices.SortFunc(all, func(p, q duplicate) int {
+		return cmp.Or(cmp.Compare(p.a, q.a), cmp.Compare(p.b, q.b), cmp.Compare(q.score, p.score))
+	})
+	return slices.CompactFunc(all, func(p, q duplicate) bool { return p.a == q.a && p.b == q.b }), nil
+}
+
+// usual has for each row the neighbours whose images are most like its own. The last one
+// says how alike an image and its neighbours usually are: about their median.
+type usual [][neighbours/2 + 1]likeNeighbour
+
+type likeNeighbour struct {
+	row      int32 // 1 for row 0
+	likeness float32
+}
+
+// add may be called twice for a neighbour.
+func (u usual) add(row, other int, likeness float64) {
+	most := u[row][:]
+	l := likeNeighbour{int32(other + 1), float32(likeness)}
+	if slices.Contains(most, l) {
+		return
+	}
+	for i, m := range most {
+		if m.row == 0 || m.likeness < l.likeness {
+			most[i], l = l, m
+		}
+	}
+}
+
+// of is 0 for a row with few neighbours whose features are near.
+func (u usual) of(row int) float64 { return max(0, float64(u[row][neighbours/2].likeness)) }
+
+// standingOut leaves out the pairs that are not more alike than they usually are to
+// others.
+func (u usual) standingOut(all []duplicate) []duplicate {
+	return slices.DeleteFunc(all, func(d duplicate) bool {
+		return !d.sure && 1-d.score > standOut*(1-max(u.of(d.a), u.of(d.b)))
+	})
+}
+
+// addCopies lists copies within the features, and those of test images.
+func (in *inspector) addCopies(all []duplicate) {
+	listed := map[int]bool{}
+	for _, c := range all {
+		kind, row, other := training.Duplicate, c.b, c.a
+		if c.b >= in.train {
+			if c.a >= in.train {
+				continue // both are test images
+			}
+			kind, row, other = training.Leak, c.a, c.b
+		}
+		if kind == training.Duplicate {
+			if listed[row] {
+				continue // as a copy of another
+			}
+			listed[row] = true
+		}
+		if y := in.Labels[row]; y >= 0 {
+			if kind == training.Leak {
+				in.report.Classes[y].Leaked++
+			} else {
+				in.report.Classes[y].Copies++
+			}
+		}
+		in.report.Issues = append(in.report.Issues, in.issue(row, kind, c.score, "", other))
+	}
+}

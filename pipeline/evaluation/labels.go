@@ -1,0 +1,218 @@
+package evaluation
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+)
+
+// addLabels lists labels that seem wrong, by confident learning (Northcutt, Jiang
+// and Chuang 2021, arXiv 1911.00068). A class's threshold is the mean probability
+// that its own rows have for it; a row counts as confident in the likeliest of the
+// classes whose threshold it reaches. The counts by label and class, scaled to the
+// rows of each label, estimate how many rows of class c are labelled y, and so the
+// share T(y|c) of c that is. As many rows are listed as are estimated to be of other
+// classes than their labels, the most certain first.
+//
+// Northcutt et al. choose rows for each pair (y, c) alone. Here all compete, with the
+// odds p·T(y|c) / q·T(y|y) that c is right and not y, where p and q are their
+// probabilities and T begins with half of what evenly spread labels would give, but
+// with two rows at least, as counts of fewer say little. The certainty is that of the
+// Euclidean norm of the odds over all c, scaled to those of labels that are wrong
+// evenly: their maximum misses rows that might be of several classes, as most are where
+// classes have few rows, and their sum lists too many of these.
+func (in *inspector) addLabels(out []prediction) {
+	r := in.report
+	threshold, counts, right := make([]float64, len(r.Classes)), make([]int, len(r.Classes)), make([]int, len(r.Classes))
+	confused := map[[2]int]int{}
+	all, correct := 0, 0
+	for i, p := range out {
+		y := int(in.Labels[i])
+		if p.classes[0] < 0 {
+			continue
+		}
+		threshold[y] += p.own
+		counts[y]++
+		all++
+		if int(p.classes[0]) == y {
+			right[y]++
+			correct++
+		} else {
+			confused[[2]int{y, int(p.classes[0])}]++
+		}
+	}
+	r.Accuracy = float64(correct) / float64(all)
+	for y := range threshold {
+		threshold[y] /= float64(counts[y])
+		r.Classes[y].Accuracy = float64(right[y]) / float64(counts[y])
+	}
+	confident, total := map[[2]int]int{}, make([]int, len(r.Classes)) // by label and class, and by label
+	for i, p := range out {
+		if p.classes[0] < 0 {
+			continue
+		}
+		y := int(in.Labels[i])
+		for at, c := range p.classes {
+			if c >= 0 && p.p[at] >= float32(threshold[c]) {
+				confident[[2]int{y, int(c)}]++
+				total[y]++
+				break
+			}
+		}
+	}
+	joint := newJoint(confident, total, counts)
+	type seeming struct { // a wrong label, in less memory than an issue
+		score   float64
+		row, of int32
+	}
+	var list []seeming
+	for i, p := range out {
+		y := int(in.Labels[i])
+		if p.classes[0] < 0 || int(p.classes[0]) == y {
+			continue
+		}
+		var most, square float64
+		var of int32
+		for at, c := range p.classes {
+			if c < 0 || int(c) == y {
+				continue
+			}
+			odds := float64(p.p[at]) * joint.weight(y, int(c))
+			square += odds * odds
+			if odds > most {
+				most, of = odds, c
+			}
+		}
+		if most > 0 {
+			list = append(list, seeming{1 / (1 + p.own/math.Sqrt(square)), int32(i), of})
+		}
+	}
+	slices.SortFunc(list, func(a, b seeming) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.row, b.row)) })
+	for _, s := range list[:min(len(list), int(math.Round(joint.wrong)))] {
+		r.Issues = append(r.Issues, in.issue(int(s.row), training.Label, s.score, in.Classes[s.of], -1))
+		r.Classes[in.Labels[s.row]].Wrong++
+	}
+	for pair, n := range confused {
+		if share := float64(n) / float64(counts[pair[0]]); n >= 3 && share >= .05 {
+			r.Overlaps = append(r.Overlaps, Overlap{in.Classes[pair[0]], in.Classes[pair[1]], n, share})
+		}
+	}
+	slices.SortFunc(r.Overlaps, func(a, b Overlap) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Predicted, b.Predicted))
+	})
+}
+
+// leastBegin is the least that the count of each label and class begins with.
+const leastBegin = 2
+
+// jointIndex estimates how many rows of each class have which label.
+type jointIndex struct {
+	n     map[[2]int]float64 // by label and class
+	of    []float64          // by class
+	begin float64            // what each n begins with
+	even  float64            // mean T(y|y) over mean T(y|c), c ≠ y
+	wrong float64            // rows with the label of another class
+}
+
+// newJoint scales counts by label and class, and by label, to the rows of each label.
+func newJoint(confident map[[2]int]int, total, rows []int) *jointIndex {
+	classes := len(rows)
+	all := 0
+	for _, n := range rows {
+		all += n
+	}
+	j := &jointIndex{n: map[[2]int]float64{}, of: make([]float64, classes), begin: max(leastBegin, .5*float64(all)/float64(classes*classes))}
+	for _, pair := range slices.SortedFunc(maps.Keys(confident), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
+		n := float64(confident[pair]) / float64(total[pair[0]]) * float64(rows[pair[0]])
+		j.n[pair] = n
+		j.of[pair[1]] += n
+		if pair[0] != pair[1] {
+			j.wrong += n
+		}
+	}
+	var right float64
+	for c := range classes {
+		right += j.share(c, c)
+	}
+	j.even = right * float64(classes-1) / (float64(classes) - right)
+	return j
+}
+
+// share is T(y|c), the share of class c that is labelled y.
+func (j *jointIndex) share(y, c int) float64 {
+	return (j.n[[2]int{y, c}] + j.begin) / (j.of[c] + j.begin*float64(len(j.of)))
+}
+
+// weight is T(y|c)/T(y|y), scaled to be 1 where labels are wrong evenly.
+func (j *jointIndex) weight(y, c int) float64 {
+	return j.share(y, c) / j.share(y, y) * j.even
+}
+
+// addOutliers lists rows that are much farther from every class than the rows of
+// their own class usually are: beyond the upper quartile of the logarithmic
+// distance by more than three times the distance between the quartiles (Tukey's
+// outer fence).
+func (in *inspector) addOutliers(out []prediction) {
+	for y, index := range byClass(features.Rows{Labels: in.Labels, Index: labelled(in.Labels[:in.train])}, len(in.Classes)) {
+		var logs []float64
+		for _, i := range index {
+			if d := out[i].distance; d > 0 {
+				logs = append(logs, math.Log(d))
+			}
+		}
+		fence, wide := outerFence(logs)
+		if !(wide > 0) {
+			continue
+		}
+		for _, i := range index {
+			if d := math.Log(out[i].distance); d > fence {
+				in.report.Classes[y].Outliers++
+				// 1/2 at the fence, and nearer to 1 beyond.
+				score := 1 - .5*math.Exp(-(d-fence)/wide)
+				in.report.Issues = append(in.report.Issues, in.issue(i, training.Outlier, score, "", -1))
+			}
+		}
+	}
+}
+
+func labelled(labels []int64) (rows []int) {
+	for i, y := range labels {
+		if y >= 0 {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}
+
+// leastRows is from how many values on quartiles are worth something.
+const leastRows = 8
+
+// outerFence returns the upper quartile plus three times the distance between the
+// quartiles, and that distance: 0 for few values.
+func outerFence(values []float64) (fence, wide float64) {
+	if len(values) < leastRows {
+		return math.Inf(1), 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	q1, q3 := sorted[len(sorted)/4], sorted[len(sorted)*3/4]
+	return q3 + 3*(q3-q1), q3 - q1
+}
+
+// issue describes a row; other is −1 without another image.
+func (in *inspector) issue(row int, kind training.IssueKind, score float64, suggested string, other int) training.Issue {
+	i := training.Issue{Row: row, Kind: kind, Score: score, Suggested: suggested, OtherRow: other}
+	if i.Path = in.known[row].Path; in.Labels[row] >= 0 {
+		i.Label = in.Classes[in.Labels[row]]
+	}
+	if other >= 0 {
+		if i.Other = in.known[other].Path; i.Other == "" {
+			i.Other = fmt.Sprintf("row %d", other)
+		}
+	}
+	return i
+}

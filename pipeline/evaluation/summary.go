@@ -1,0 +1,352 @@
+// Package summary says what is known of a detector: from its file how it was trained,
+// how often it is right, which classes it would notice and what its threshold costs;
+// and from the feature sets that it was trained on, where they are still there, a map
+// of the images and those that came closest to the threshold.
+
+package evaluation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/report"
+)
+
+// SummaryOptions says what to show of a detector. Only Detector is needed.
+type SummaryOptions struct {
+	Detector *detector.Detector
+	// Features are the folders of the feature sets that it was trained on, in any
+	// order; none means where they were at training, or beside the detector's file.
+	Features []string
+	// Roots are folders that images may come from; see [report.FeatureSet].
+	Roots []string
+	// FileOnly shows what the detector's file says and opens no feature sets.
+	FileOnly bool
+
+	Points  int // images of the map, at most; 0 means 600
+	Closest int // images on both sides of the threshold together, at most; 0 means 24
+}
+
+// Summary describes a detector: its quality, its classes and its training.
+type Summary struct {
+	Detector   *detector.Detector
+	Classes    []SummaryClass
+	Validation *detector.Validation // nil without
+	// FalseAlarms is the cost of each threshold, ascending, thinned to some
+	// hundred; nil for a detector with thresholds by class, or with folds.
+	FalseAlarms []FalseAlarms
+	Map         *SummaryMap // nil without feature sets
+	Closest     []Closest   // calibration images by their distance from the threshold; nil likewise
+	Missing     []error     // what is not known, and why; see options.Error
+
+	data *detector.TrainingData
+	own  []*features.Set // calibration features of their own
+}
+
+// SummaryClass is a class of the detector.
+type SummaryClass struct {
+	Name                           string
+	Train, Validation, Calibration int // images; −1 where it is not known
+	Right                          int // of the validation images
+	Flagged                        detector.FlaggedImages
+	Assessed                       *detector.AssessedClass // nil without class hold-out
+}
+
+// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
+// flagged, and the interval that holds the long-run share for these calibration
+// images with a chance of 95%.
+type FalseAlarms struct{ Threshold, Share, Low, High float64 }
+
+// SummaryPart says what an image was used for.
+type SummaryPart string
+
+const (
+	Training    SummaryPart = "training"
+	Validating  SummaryPart = "validation"
+	Calibrating SummaryPart = "calibration"
+	LeftOut     SummaryPart = "left out"
+)
+
+// Closest is a calibration image and how far it is from the threshold.
+type Closest struct {
+	Image     report.Image
+	Verdict   detector.Verdict
+	Threshold float64 // that the image was compared with
+}
+
+// Summarise summarises a detector. Close the result when its images are no longer read.
+func Summarise(ctx context.Context, o SummaryOptions) (_ *Summary, err error) {
+	o.Points, o.Closest = cmp.Or(o.Points, 600), cmp.Or(o.Closest, 24)
+	d := o.Detector
+	s := &Summary{Detector: d, Validation: d.Validation}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if !o.FileOnly {
+		s.data, err = d.OpenTraining(ctx, o.Features)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil && len(o.Features) > 0:
+			return nil, err // the user named them
+		case err != nil:
+			s.missing("there are no pictures and no map of the images: %w", err)
+		}
+	}
+	if s.data != nil {
+		if err := s.fromFeatures(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	s.classes()
+	s.falseAlarms()
+	s.older()
+	return s, nil
+}
+
+// Close lets go of the feature sets.
+func (s *Summary) Close() error {
+	var errs []error
+	if s.data != nil {
+		errs = append(errs, s.data.Close())
+	}
+	for _, set := range s.own {
+		errs = append(errs, set.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Summary) missing(format string, args ...any) {
+	s.Missing = append(s.Missing, fmt.Errorf(format, args...))
+}
+
+// fromFeatures adds what needs the rows that the detector was trained on.
+func (s *Summary) fromFeatures(ctx context.Context, o SummaryOptions) error {
+	if s.data.Unverified {
+		s.missing("the detector's file is older than the record of its features: those that are shown have the right number of rows and classes, and no more is known of them")
+	}
+	for _, set := range s.data.Sets {
+		if _, err := os.Stat(set.Root); len(o.Roots) == 0 && set.Root != "" && err != nil {
+			s.Missing = append(s.Missing, options.Errorf("Roots", "the folder of the images %s is gone or cannot be read, so that they are not shown; name the folder that they are in now", set.Root))
+		}
+	}
+	images, err := report.FeatureSet("training", "", o.Roots, s.data.Sets...)
+	if err != nil {
+		return err
+	}
+	parts := s.parts()
+	if s.Validation == nil && len(s.Detector.Classes) > 1 {
+		if err := s.validate(ctx); err != nil {
+			return err
+		}
+	}
+	if s.Map, err = s.drawMap(ctx, images, parts, o.Points); err != nil {
+		return err
+	}
+	return s.closest(ctx, images, o)
+}
+
+// parts says what each row was used for.
+func (s *Summary) parts() []SummaryPart {
+	parts := make([]SummaryPart, len(s.data.Labels))
+	for _, row := range s.data.Train {
+		parts[row] = Training
+	}
+	for name, part := range map[string]SummaryPart{"validation": Validating, "calibration": Calibrating, "left_out": LeftOut} {
+		for _, row := range s.Detector.Splits[name] {
+			parts[row] = part
+		}
+	}
+	return parts
+}
+
+// mostJudged bounds how many images are judged.
+const mostJudged = 20_000
+
+// judge judges rows of the training features.
+func (s *Summary) judge(ctx context.Context, row func(int) []float32, rows []int, do func(row int, v detector.Verdict)) error {
+	const block = 512
+	x := make([]float32, 0, block*s.Detector.Dim())
+	for part := range slices.Chunk(rows, block) {
+		x = x[:0]
+		for _, r := range part {
+			x = append(x, row(r)...)
+		}
+		verdicts, err := s.Detector.VerdictsContext(ctx, x)
+		if err != nil {
+			return err
+		}
+		for i, r := range part {
+			do(r, verdicts[i])
+		}
+	}
+	return nil
+}
+
+// validate counts the verdicts on the validation rows for a file that has no counts.
+func (s *Summary) validate(ctx context.Context) error {
+	rows := s.Detector.Splits["validation"]
+	if len(rows) == 0 {
+		return nil
+	}
+	v := &detector.Validation{Flagged: make([]detector.FlaggedImages, len(s.Detector.Classes))}
+	err := s.judge(ctx, s.data.Row, features.Every(rows, mostJudged), func(row int, verdict detector.Verdict) {
+		if y := int(s.data.Labels[row]); y >= 0 {
+			v.Give(y, verdict)
+			v.Flag(y, verdict)
+		}
+	})
+	s.Validation = v
+	return err
+}
+
+// closest finds the calibration images that are closest to the threshold.
+func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptions) error {
+	d := s.Detector
+	rows, row := d.Splits["calibration"], s.data.Row
+	switch {
+	case len(d.Folds) > 0:
+		s.missing("each image was judged by the fold that it was not in: the images closest to the threshold are not shown")
+		return nil
+	case math.IsInf(d.Threshold, -1):
+		return nil
+	case len(rows) == 0:
+		own, err := d.OpenSets(ctx, detector.ForCalibration, o.Features)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil || len(own) == 0 {
+			if err == nil {
+				err = errors.New("their features are not recorded")
+			}
+			s.missing("the calibration images are not shown: %w", err)
+			return nil
+		}
+		s.own = own
+		if images, err = report.FeatureSet("calibration", "", o.Roots, own...); err != nil {
+			return err
+		}
+		row = own[0].Row
+		for i := range own[0].N {
+			rows = append(rows, i)
+		}
+	}
+	if len(rows) > mostJudged {
+		s.missing("the images closest to the threshold are those of every n-th calibration image, %d in all", mostJudged)
+	}
+	var all []Closest
+	var at []int
+	err := s.judge(ctx, row, features.Every(rows, mostJudged), func(row int, v detector.Verdict) {
+		all, at = append(all, Closest{Verdict: v, Threshold: d.ThresholdOf(v.Label)}), append(at, row)
+	})
+	if err != nil {
+		return err
+	}
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	away := func(i int) float64 { return math.Abs(all[i].Verdict.Score - all[i].Threshold) }
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(away(a), away(b)) })
+	for _, i := range order[:min(len(order), o.Closest)] {
+		c := all[i]
+		if images.Image != nil {
+			c.Image = images.Image(at[i])
+		} else {
+			c.Image.Path = fmt.Sprintf("row %d", at[i])
+		}
+		s.Closest = append(s.Closest, c)
+	}
+	return nil
+}
+
+// classes counts the images of each class.
+func (s *Summary) classes() {
+	d := s.Detector
+	calibration := d.Training.ClassCalibration
+	if calibration == nil && s.data != nil && len(d.Splits["calibration"]) > 0 {
+		calibration = make([]int, len(d.Classes))
+		for _, row := range d.Splits["calibration"] {
+			if y := s.data.Labels[row]; y >= 0 {
+				calibration[y]++
+			}
+		}
+	}
+	for i, name := range d.Classes {
+		c := SummaryClass{Name: name, Train: -1, Validation: -1, Calibration: -1}
+		if i < len(d.Training.ClassRows) {
+			c.Train = d.Training.ClassRows[i]
+		}
+		if i < len(calibration) {
+			c.Calibration = calibration[i]
+		}
+		if s.Validation != nil {
+			c.Right, c.Validation = s.Validation.Right(i)
+			c.Flagged = s.Validation.Flagged[i]
+		}
+		if d.Assessment != nil {
+			if a, ok := d.Assessment.Classes[name]; ok {
+				c.Assessed = &a
+			}
+		}
+		s.Classes = append(s.Classes, c)
+	}
+}
+
+// mostThresholds is how many thresholds FalseAlarms has, at most.
+const mostThresholds = 200
+
+// falseAlarms lists what thresholds cost.
+func (s *Summary) falseAlarms() {
+	d := s.Detector
+	n := len(d.CalibrationScores)
+	switch {
+	case d.ByClass != nil:
+		s.missing("each class has a threshold of its own: there is no one curve of false alarms")
+		return
+	case len(d.Folds) > 0:
+		s.missing("the promise of folds is not about one threshold: there is no curve of false alarms")
+		return
+	}
+	for _, rank := range ranks(n) {
+		low, high := detector.FalseAlarmInterval(rank, n)
+		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
+	}
+}
+
+// ranks returns at most mostThresholds of the ranks 1 to n: the lowest, which
+// thresholds come from, and some of the others.
+func ranks(n int) (some []int) {
+	const half = mostThresholds / 2
+	for k := 1; k <= n && k <= half; k++ {
+		some = append(some, k)
+	}
+	for i := 1; n > half && i <= half; i++ {
+		some = append(some, half+(n-half)*i/half)
+	}
+	return slices.Compact(some)
+}
+
+// older says what a file of an older program lacks.
+func (s *Summary) older() {
+	d := s.Detector
+	if d.Assessment != nil && d.Assessment.Curve == nil {
+		s.missing("the detector's file is older than the curve of what class hold-out catches: what it has is the share at 5%% false alarms; train again for the rest")
+	}
+	if s.Validation == nil && len(d.Classes) > 1 && d.Training.Rows.Validation > 0 {
+		s.missing("the detector's file is older than the confusion matrix, and the validation images are not there to make it of")
+	}
+	if d.Assessment == nil {
+		s.missing("no class hold-out was made: it is not known how well a new class would be noticed")
+	}
+}

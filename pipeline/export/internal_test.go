@@ -1,4 +1,0 @@
-package export
-
-// Head is exportHead, for the tests.
-var Head = exportHead

@@ -1,0 +1,182 @@
+// Package issues is the file issues.csv: what an inspection found wrong with images,
+// for a person to correct and a training to act on.
+
+package training
+
+import (
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+)
+
+// IssueKind names what may be wrong with an image.
+type IssueKind string
+
+const (
+	Label     IssueKind = "label"     // its label seems to be another class
+	Duplicate IssueKind = "duplicate" // it shows the same as an earlier row
+	Leak      IssueKind = "leak"      // a test image shows the same
+	Outlier   IssueKind = "outlier"   // it is far from every class
+)
+
+// IssueKinds lists all kinds.
+var IssueKinds = []IssueKind{Label, Duplicate, Leak, Outlier}
+
+// Issue is a line of issues.csv.
+type Issue struct {
+	Path      string
+	Row       int // of the features, counted through all sets in the order in which they were given
+	Kind      IssueKind
+	Score     float64 // how certain it is, in [0, 1]
+	Label     string  // of the image; "" if it has none
+	Suggested string  // the class that fits better, of Label
+	Other     string  // path of the other image, of Duplicate and Leak
+
+	// OtherRow is the row of the other image, counted on through the test features; −1
+	// without one. It is not part of the file.
+	OtherRow int
+}
+
+// SortIssues puts the most certain issues first.
+func SortIssues(all []Issue) {
+	slices.SortStableFunc(all, func(a, b Issue) int {
+		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(slices.Index(IssueKinds, a.Kind), slices.Index(IssueKinds, b.Kind)), cmp.Compare(a.Row, b.Row))
+	})
+}
+
+var columns = []string{"path", "row", "kind", "score", "label", "suggested", "other"}
+
+// WriteIssues writes issues as CSV, whole or not at all. A cell that a spreadsheet
+// would run begins with an apostrophe, which Read takes away.
+func WriteIssues(file string, issues []Issue) error {
+	return disk.Write(file, func(w io.Writer) error {
+		out := csv.NewWriter(w)
+		errs := []error{out.Write(columns)}
+		for _, i := range issues {
+			errs = append(errs, out.Write([]string{
+				harmless(i.Path), strconv.Itoa(i.Row), string(i.Kind), strconv.FormatFloat(i.Score, 'f', 6, 64),
+				harmless(i.Label), harmless(i.Suggested), harmless(i.Other),
+			}))
+		}
+		out.Flush()
+		return errors.Join(append(errs, out.Error())...)
+	})
+}
+
+const runs = "=+-@\t\r'" // first characters of cells that a spreadsheet would run, and the apostrophe itself
+
+func harmless(cell string) string {
+	if cell != "" && strings.ContainsRune(runs, rune(cell[0])) {
+		return "'" + cell
+	}
+	return cell
+}
+
+// ReadIssues reads a file of Write from which a person may have deleted
+// lines.
+func ReadIssues(file string) ([]Issue, error) {
+	data, err := disk.ReadFile(file, disk.Page)
+	if err != nil {
+		return nil, err
+	}
+	return ParseIssues(file, data)
+}
+
+// ParseIssues parses the content of a file of Write; name is for errors.
+func ParseIssues(name string, data []byte) ([]Issue, error) {
+	in := csv.NewReader(strings.NewReader(strings.TrimPrefix(string(data), "\ufeff")))
+	lines, err := in.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(lines) == 0 || !slices.Equal(lines[0], columns) {
+		return nil, fmt.Errorf("%s: its first line is not %s", name, strings.Join(columns, ","))
+	}
+	var all []Issue
+	for at, cells := range lines[1:] {
+		for i := range cells {
+			if rest, ok := strings.CutPrefix(cells[i], "'"); ok && rest != "" && strings.ContainsRune(runs, rune(rest[0])) {
+				cells[i] = rest
+			}
+		}
+		row, err := strconv.Atoi(cells[1])
+		if err != nil || row < 0 {
+			return nil, fmt.Errorf("%s: line %d: row %q is not a number of a row", name, at+2, cells[1])
+		}
+		score, err := strconv.ParseFloat(cells[3], 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: line %d: score %q is not a number", name, at+2, cells[3])
+		}
+		kind := IssueKind(cells[2])
+		if !slices.Contains(IssueKinds, kind) {
+			return nil, fmt.Errorf("%s: line %d: kind %q is unknown", name, at+2, cells[2])
+		}
+		all = append(all, Issue{Path: cells[0], Row: row, Kind: kind, Score: score, Label: cells[4], Suggested: cells[5], Other: cells[6], OtherRow: -1})
+	}
+	return all, nil
+}
+
+// CorrectedLabels returns copies of the labels of feature sets, in their order, with −1 for the
+// rows of exclude, and with the suggested class for those of relabel, as far as they
+// are of the kind Label. An issue belongs to the row that it names if that has its
+// path; where images were added or taken away since, to the only row with its path.
+func CorrectedLabels(labels []int64, classes []string, sets []*features.Set, exclude, relabel []Issue) (corrected []int64, err error) {
+	paths := make([]string, 0, len(labels))
+	rows := map[string][]int{}
+	for _, set := range sets {
+		images, err := set.Images()
+		if err != nil {
+			return nil, err
+		}
+		if len(images) == 0 {
+			images = make([]features.Image, set.N)
+		}
+		for _, img := range images {
+			rows[img.Path] = append(rows[img.Path], len(paths))
+			paths = append(paths, img.Path)
+		}
+	}
+	find := func(i Issue) (int, error) {
+		if i.Row < len(paths) && paths[i.Row] == i.Path {
+			return i.Row, nil
+		}
+		switch all := rows[i.Path]; {
+		case i.Path != "" && len(all) == 1:
+			return all[0], nil
+		case i.Path == "" || len(all) > 1:
+			return 0, fmt.Errorf("row %d (%q) is not that image in these features: inspect them again", i.Row, i.Path)
+		}
+		return 0, fmt.Errorf("the features have no image %q", i.Path)
+	}
+	corrected = slices.Clone(labels)
+	for _, i := range exclude {
+		row, err := find(i)
+		if err != nil {
+			return nil, err
+		}
+		corrected[row] = -1
+	}
+	for _, i := range relabel {
+		if i.Kind != Label {
+			continue
+		}
+		row, err := find(i)
+		if err != nil {
+			return nil, err
+		}
+		y := slices.Index(classes, i.Suggested)
+		if y < 0 {
+			return nil, fmt.Errorf("row %d (%q): the suggested class %q is none of the features", i.Row, i.Path, i.Suggested)
+		}
+		corrected[row] = int64(y) // also where exclude has it
+	}
+	return corrected, nil
+}

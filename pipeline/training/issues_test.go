@@ -1,0 +1,106 @@
+package training_test
+
+import (
+	"encoding/csv"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
+)
+
+var some = []training.Issue{
+	{Path: "cat/1.jpg", Row: 3, Kind: training.Label, Score: .75, Label: "cat", Suggested: "dog", OtherRow: -1},
+	{Path: "=cmd|' /C calc'!A0.jpg", Row: 4, Kind: training.Duplicate, Score: .5, Label: "-x", Other: "'quoted'.jpg", OtherRow: -1},
+	{Path: "a\nb, \"c\".png", Row: 0, Kind: training.Leak, Score: 1, Other: "+test.png", OtherRow: -1},
+}
+
+func TestRoundTrip(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "issues.csv")
+	if err := training.WriteIssues(file, some); err != nil {
+		t.Fatal(err)
+	}
+	got, err := training.ReadIssues(file)
+	if err != nil || !reflect.DeepEqual(got, some) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cell := range slices.Concat(cells...) {
+		if cell != "" && strings.ContainsAny(cell[:1], "=+-@\t\r") {
+			t.Errorf("a spreadsheet would run %q", cell)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	const head = "path,row,kind,score,label,suggested,other\n"
+	for name, tt := range map[string]struct{ text, says string }{
+		"empty":         {"", "first line"},
+		"other columns": {"path,row\na,1\n", "first line"},
+		"a row":         {head + "a,x,label,1,,,\n", `line 2: row "x"`},
+		"negative":      {head + "a,-1,label,1,,,\n", `line 2: row "-1"`},
+		"a kind":        {head + "a,1,odd,1,,,\n", `kind "odd"`},
+		"a score":       {head + "a,1,label,much,,,\n", `score "much"`},
+		"cut":           {head + "a,1,label\n", "wrong number of fields"},
+	} {
+		if _, err := training.ParseIssues("issues.csv", []byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "issues.csv") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("path,row,kind,score,label,suggested,other\na,1,label,0.5,cat,dog,\n"))
+	f.Add([]byte("\ufeffpath,row,kind,score,label,suggested,other\n'=a,0,leak,1,,,'+b\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		all, err := training.ParseIssues("x", data)
+		if err != nil {
+			return
+		}
+		file := filepath.Join(t.TempDir(), "x.csv")
+		if err := training.WriteIssues(file, all); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := training.ReadIssues(file); err != nil || len(again) != len(all) {
+			t.Fatalf("%d issues became %d: %v", len(all), len(again), err)
+		}
+	})
+}
+
+func TestLabels(t *testing.T) {
+	dir := pipetest.Clouds(t, 1, 2, []int64{0, 1, 0}, [2]float64{0, 0}, [2]float64{4, 0}, [2]float64{0, 4})
+	set, err := features.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	labels := slices.Clone(set.Labels())
+	at := func(row int, kind training.IssueKind, suggested string) training.Issue {
+		return training.Issue{Row: row, Kind: kind, Suggested: suggested}
+	}
+	exclude := []training.Issue{at(0, training.Duplicate, ""), at(2, training.Label, "0")}
+	relabel := []training.Issue{at(2, training.Label, "0"), at(1, training.Outlier, ""), at(3, training.Label, "0")}
+	got, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, exclude, relabel)
+	want := slices.Clone(labels)
+	want[0], want[2], want[3] = -1, 0, 0
+	if err != nil || !slices.Equal(got, want) || !slices.Equal(labels, set.Labels()) {
+		t.Errorf("%v, want %v: %v", got, want, err)
+	}
+	for _, bad := range []training.Issue{at(99, training.Label, "0"), {Row: 0, Path: "absent.png", Kind: training.Label}, at(1, training.Label, "none such")} {
+		if _, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, nil, []training.Issue{bad}); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}

@@ -1,0 +1,880 @@
+// Package verdicts stores the verdicts on many images in a folder, in parts: one for
+// each shard, however many processes write them.
+//
+//	part-00001-of-00008.jsonl     one JSON object per image, or .parquet
+//	part-00001-of-00008.json      the [Record]: the part is finished
+//	part-00001-of-00008.partial/  the work of a part that is not
+//
+// A killed run goes on where it ended, and the bytes of a part do not depend on that.
+
+package pipeline
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
+)
+
+// Formats of parts.
+const (
+	JSONL   = "jsonl"
+	Parquet = "parquet"
+)
+
+// Work says of what a part is made. Parts of the same Work but the shard belong
+// together.
+type Work struct {
+	Shard    string `json:"shard"`
+	Judge    string `json:"judge"`   // identifies detector and options
+	Images   int    `json:"images"`  // of the shard; −1 where tars and tables must be read to know
+	Listing  string `json:"listing"` // of their paths, sizes and times
+	Format   string `json:"format"`
+	Detector string `json:"detector"` // its file, for people
+}
+
+// unnamed is the Work without what is only for people.
+func (w Work) unnamed() Work {
+	w.Detector = ""
+	return w
+}
+
+// VerdictRecord is the file of a finished part.
+type VerdictRecord struct {
+	Version int    `json:"version"`
+	Work    Work   `json:"work"`
+	Bytes   int64  `json:"bytes"` // of the file of verdicts
+	SHA256  string `json:"sha256"`
+	// Unread are tars and tables that could not be read to their end, for a reason that
+	// may pass, and those of which nobody says whether they have changed: the next run
+	// reads them again. Rest identifies the images of all others.
+	Unread []string `json:"unread,omitempty"`
+	Rest   string   `json:"rest,omitempty"`
+	// File is the object of a bucket that has the verdicts, and ETag what the bucket said of
+	// it; Replaces are those before it, which are deleted when no manifest names them any
+	// more.
+	File     string   `json:"file,omitempty"`
+	ETag     string   `json:"etag,omitempty"`
+	Replaces []string `json:"replaces,omitempty"`
+	VerdictSummary
+}
+
+const version = 1
+
+// Bins is how many equal intervals of the p-value are counted.
+const Bins = 20
+
+// VerdictSummary counts verdicts. Summaries add up.
+type VerdictSummary struct {
+	Images         int                     `json:"images"`
+	InDistribution int                     `json:"in_distribution"`
+	OOD            int                     `json:"ood"`
+	Failed         int                     `json:"failed"`
+	Classes        map[string]VerdictClass `json:"classes"`
+	Errors         map[string]int          `json:"errors,omitempty"` // by their kind
+	PValues        [Bins]int               `json:"p_values"`         // those in [0, 1/20), …, [19/20, 1]
+}
+
+// VerdictClass counts the images that were given a class.
+type VerdictClass struct {
+	Images int `json:"images"`
+	OOD    int `json:"ood"`
+}
+
+// Add adds another summary.
+func (s *VerdictSummary) Add(o VerdictSummary) {
+	s.Images += o.Images
+	s.InDistribution += o.InDistribution
+	s.OOD += o.OOD
+	s.Failed += o.Failed
+	s.init()
+	for name, c := range o.Classes {
+		own := s.Classes[name]
+		s.Classes[name] = VerdictClass{own.Images + c.Images, own.OOD + c.OOD}
+	}
+	for kind, n := range o.Errors {
+		s.Errors[kind] += n
+	}
+	for i, n := range o.PValues {
+		s.PValues[i] += n
+	}
+}
+
+func (s *VerdictSummary) init() {
+	if s.Classes == nil {
+		s.Classes = map[string]VerdictClass{}
+	}
+	if s.Errors == nil {
+		s.Errors = map[string]int{}
+	}
+}
+
+// VerdictLine is what a line of a part says.
+type VerdictLine struct {
+	Path       string  `json:"path"`
+	Class      string  `json:"class"`
+	Confidence float64 `json:"confidence"`
+	Score      float64 `json:"score"`
+	OOD        bool    `json:"ood"`
+	PValue     float64 `json:"p_value"`
+	Error      string  `json:"error"`
+}
+
+// count adds a line.
+func (s *VerdictSummary) count(l VerdictLine) {
+	s.init()
+	s.Images++
+	if l.Error != "" {
+		s.Failed++
+		s.Errors[parts.KindOf(l.Error, l.Path)]++
+		return
+	}
+	c := s.Classes[l.Class]
+	c.Images++
+	if l.OOD {
+		s.OOD++
+		c.OOD++
+	} else {
+		s.InDistribution++
+	}
+	s.Classes[l.Class] = c
+	s.PValues[min(max(int(l.PValue*Bins), 0), Bins-1)]++
+}
+
+// name returns the beginning of the names of a part's files.
+func name(dir string, s features.Shard) string {
+	return filepath.Join(dir, parts.Name("part", parts.Shard(s)))
+}
+
+// ProgressFile returns the file that tells how far a part has come.
+func ProgressFile(dir string, s features.Shard) string { return name(dir, s) + ".progress" }
+
+// VerdictPart is a part in a folder.
+type VerdictPart struct {
+	features.Shard
+	Record *VerdictRecord // nil unless it is finished
+	Begun  bool
+}
+
+// ListVerdicts lists the parts in a folder.
+func ListVerdicts(dir string) ([]VerdictPart, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	found := map[features.Shard]*VerdictPart{}
+	for _, e := range entries {
+		base, suffix, _ := strings.Cut(e.Name(), ".")
+		shard, ok := parts.Parse("part", base)
+		if !ok {
+			continue
+		}
+		s := features.Shard(shard)
+		begun := suffix == "partial" || strings.HasPrefix(suffix, "partial-")
+		if suffix != "json" && !begun {
+			continue
+		}
+		p := found[s]
+		if p == nil {
+			p = &VerdictPart{Shard: s}
+			found[s] = p
+		}
+		if begun {
+			p.Begun = true
+		} else if p.Record, err = readRecord(name(dir, s) + ".json"); err != nil {
+			return nil, err
+		}
+	}
+	var all []VerdictPart
+	for _, p := range found {
+		all = append(all, *p)
+	}
+	slices.SortFunc(all, func(a, b VerdictPart) int { return parts.Shard(a.Shard).Compare(parts.Shard(b.Shard)) })
+	return all, nil
+}
+
+func readRecord(path string) (*VerdictRecord, error) {
+	text, err := disk.ReadFile(path, disk.Meta)
+	if err != nil {
+		return nil, err
+	}
+	return parseRecord(text, path)
+}
+
+func parseRecord(text []byte, path string) (*VerdictRecord, error) {
+	var r VerdictRecord
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", features.ErrDamaged, path, err)
+	}
+	if r.Version > version {
+		return nil, fmt.Errorf("%s: %w", path, features.ErrVersion)
+	}
+	if len(r.SHA256) != hex.EncodedLen(sha256.Size) {
+		err := fmt.Errorf("%w: %s: it has no checksum", features.ErrDamaged, path)
+		if r.Work.Judge == "" {
+			return nil, err
+		}
+		return &r, err
+	}
+	return &r, nil
+}
+
+// VerdictWriter writes a part. Its lines are appended in the order of the images.
+type VerdictWriter struct {
+	base  string // of the part's names
+	work  Work
+	lock  *flock.Flock
+	lines *disk.File
+	end   int64
+	n     int
+	done  *VerdictRecord
+	saved time.Time
+
+	partialDir string
+	retry      *Retry
+	kept       *VerdictRecord // the finished part whose lines are kept but for those of its Unread
+
+	mu     sync.Mutex
+	unread []string
+	noted  map[string]bool // those in unread
+}
+
+// VerdictOptions change what Create does.
+type VerdictOptions struct {
+	Force bool // replace a part of another detector or format
+	// Speculate lets several runs make the same part, each with a work folder of its own.
+	Speculate bool
+	// Retry, where set, keeps the other lines of a finished part that lacks some files.
+	Retry *Retry
+	// Elsewhere, where set, is a finished part that is not in the folder.
+	Elsewhere *Elsewhere
+}
+
+// Retry says how only those files are judged again that a finished part could not read.
+type Retry struct {
+	// Rest identifies the images of all files but some.
+	Rest func(but []string) string
+	// Only is told that none but these files are to be judged.
+	Only func(files []string)
+	// Place is the place of the file that a path is in among all files; −1 if it is in none.
+	Place func(path string) int
+}
+
+// Elsewhere is a finished part in a bucket.
+type Elsewhere struct {
+	Record *VerdictRecord
+	// Damaged says that its verdicts are not those that were written: the part is made again.
+	Damaged bool
+	// Fetch writes its verdicts to a file. The error wraps features.ErrDamaged if they are not
+	// those that were written.
+	Fetch func(file string) error
+}
+
+// CreateVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
+// run, known is asked for each in turn whether the next image has this path; from the
+// first on that it denies they are made again. So is a part of other images, by path, size
+// or time, and, of a part that lacks some files, these alone. The error wraps
+// features.ErrLocked if another process writes the part.
+func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path string) bool, o VerdictOptions) (_ *VerdictWriter, err error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	if parts, err := ListVerdicts(dir); err != nil {
+		return nil, err
+	} else if i := slices.IndexFunc(parts, func(p VerdictPart) bool { return p.Count != shard.Count }); i >= 0 {
+		return nil, options.Errorf("Out", "%s has parts of %d: write to another folder", dir, parts[i].Count)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "parts.json")); err == nil {
+		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
+	}
+	work.Shard = shard.String()
+	w := &VerdictWriter{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
+	const most = 8 // runs at a time
+	for n := 1; w.lock == nil; {
+		if w.partialDir = w.base + ".partial"; n > 1 {
+			w.partialDir += fmt.Sprint("-", n)
+		}
+		if err := os.MkdirAll(w.partialDir, 0o777); err != nil {
+			return nil, err
+		}
+		lock := flock.New(w.partial("lock"))
+		ok, err := lock.TryLock()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed just now by a run that has finished
+		}
+		if err == nil && !ok && o.Speculate && n < most {
+			n++
+			continue
+		}
+		if err == nil && !ok {
+			err = fmt.Errorf("%s: %w", w.base, features.ErrLocked)
+		}
+		if err != nil {
+			return nil, err
+		}
+		held, heldErr := lock.Stat()
+		there, thereErr := os.Stat(lock.Path())
+		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
+			w.lock = lock
+		} else if err := lock.Close(); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	if o.Force {
+		return w, w.recover(known)
+	}
+	old, err := readRecord(w.base + ".json")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err == nil {
+		if err := w.mayReplace(old); err != nil {
+			return nil, err
+		}
+	}
+	far, damaged := false, false
+	if e := o.Elsewhere; e != nil {
+		// Also if the part is in the folder, but was not sent yet.
+		if err := w.mayReplace(e.Record); err != nil {
+			return nil, err
+		}
+		if far = old == nil; far {
+			old, damaged = e.Record, e.Damaged
+		}
+	}
+	if old == nil || damaged {
+		return w, w.recover(known)
+	}
+	if w.same(old) || far && w.sameWork(old) {
+		w.done, w.n = old, old.VerdictSummary.Images
+		return w, nil
+	}
+	if w.lacks(old) {
+		var err error
+		if far {
+			err = o.Elsewhere.Fetch(w.base + "." + old.Work.Format)
+		}
+		if err != nil && !errors.Is(err, features.ErrDamaged) {
+			return nil, err
+		}
+		if err == nil && w.there(old) {
+			w.kept = old
+			w.retry.Only(old.Unread)
+		}
+	}
+	return w, w.recover(known)
+}
+
+// mayReplace refuses to replace a finished part of another detector or format.
+func (w *VerdictWriter) mayReplace(r *VerdictRecord) error {
+	if r.Work.Judge == w.work.Judge && r.Work.Format == w.work.Format {
+		return nil
+	}
+	return options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+r.Work.Format, r.Work.Detector)
+}
+
+func (w *VerdictWriter) partial(file string) string { return filepath.Join(w.partialDir, file) }
+
+// there tells whether the file of a finished part is there.
+func (w *VerdictWriter) there(r *VerdictRecord) bool {
+	info, err := os.Stat(w.base + "." + r.Work.Format)
+	return err == nil && info.Size() == r.Bytes
+}
+
+// sameWork tells whether a finished part is the wanted one, and lacks nothing.
+func (w *VerdictWriter) sameWork(r *VerdictRecord) bool {
+	return r.Work.unnamed() == w.work.unnamed() && len(r.Unread) == 0
+}
+
+// same is sameWork of a part whose file is there.
+func (w *VerdictWriter) same(r *VerdictRecord) bool { return w.sameWork(r) && w.there(r) }
+
+// lacks tells whether a finished part is the wanted one but for the files in its Unread.
+func (w *VerdictWriter) lacks(r *VerdictRecord) bool {
+	a, b := r.Work.unnamed(), w.work.unnamed()
+	a.Listing, b.Listing = "", ""
+	return w.retry != nil && a == b && r.Rest != "" && r.Rest == w.retry.Rest(r.Unread)
+}
+
+// recover opens the lines that an earlier run wrote, if they are of the same work, and
+// cuts off what is not whole.
+func (w *VerdictWriter) recover(known func(path string) bool) error {
+	unfinished := struct {
+		Work
+		Keeps string `json:"keeps,omitempty"` // lines of the part with this checksum
+	}{Work: w.work.unnamed()}
+	if w.kept != nil {
+		unfinished.Keeps = w.kept.SHA256
+	}
+	want, err := json.Marshal(unfinished)
+	if err != nil {
+		return err
+	}
+	have, err := disk.ReadFile(w.partial("work.json"), disk.Config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !bytes.Equal(have, want) {
+		for _, file := range []string{"lines.jsonl", unreadFile, oldUnreadFile} {
+			if err := os.Remove(w.partial(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if err := disk.Write(w.partial("work.json"), func(out io.Writer) error {
+			_, err := out.Write(want)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if w.lines, err = disk.OpenForWriting(w.partial("lines.jsonl"), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return err
+	}
+	if err := w.recoverUnread(); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(w.lines, 1<<20)
+	for {
+		text, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var l VerdictLine
+		if json.Unmarshal(text, &l) != nil || !known(disk.DecodePath(l.Path)) {
+			break
+		}
+		w.n++
+		w.end += int64(len(text))
+	}
+	return w.lines.Truncate(w.end)
+}
+
+// Len returns how many images have a line.
+func (w *VerdictWriter) Len() int { return w.n }
+
+// Finished tells whether the part was finished before.
+func (w *VerdictWriter) Finished() bool { return w.done != nil }
+
+// Append adds the line of the next image, a JSON object that ends with a new line. It
+// is written to the operating system at once, and synced within seconds.
+func (w *VerdictWriter) Append(line []byte) error {
+	if _, err := w.lines.WriteAt(line, w.end); err != nil {
+		return err
+	}
+	w.end += int64(len(line))
+	w.n++
+	if time.Since(w.saved) < 2*time.Second {
+		return nil
+	}
+	w.saved = time.Now()
+	return w.lines.Sync()
+}
+
+// Unread notes that a tar or table could not be read to its end for a reason that may pass,
+// before the first line of another is appended.
+func (w *VerdictWriter) Unread(path string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.noted[path] {
+		return nil
+	}
+	w.note(path)
+	text, err := json.Marshal(path)
+	if err != nil {
+		return err
+	}
+	list, err := disk.OpenForWriting(w.partial(unreadFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = list.Write(append(text, '\n'))
+	return errors.Join(err, list.Sync(), list.Close())
+}
+
+// note adds to the list of Unread.
+func (w *VerdictWriter) note(path string) {
+	if !w.noted[path] {
+		w.noted[path] = true
+		w.unread = append(w.unread, path)
+	}
+}
+
+// recoverUnread reads the list of Unread of an interrupted run. It cuts off a line that was
+// not written to its end.
+func (w *VerdictWriter) recoverUnread() error {
+	text, err := disk.ReadFile(w.partial(oldUnreadFile), disk.Values)
+	if err == nil {
+		var old []string
+		if err = json.Unmarshal(text, &old); err != nil {
+			return fmt.Errorf("%s: %w", w.partial(oldUnreadFile), err)
+		}
+		for _, path := range old {
+			w.note(path)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err = disk.ReadFile(w.partial(unreadFile), disk.Values)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	for line := range bytes.Lines(whole) {
+		var path string
+		if err := json.Unmarshal(line, &path); err != nil {
+			return fmt.Errorf("%s: %w", w.partial(unreadFile), err)
+		}
+		w.note(path)
+	}
+	if len(whole) == len(text) {
+		return nil
+	}
+	return os.Truncate(w.partial(unreadFile), int64(len(whole)))
+}
+
+const (
+	// unreadFile is the list of Unread in a work folder, a JSON string in each line.
+	unreadFile = "unread.jsonl"
+	// oldUnreadFile is the list as earlier versions wrote it: one JSON array.
+	oldUnreadFile = "unread.json"
+)
+
+// Commit finishes the part when all images have a line, and closes w.
+func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
+	if w.done != nil {
+		return w.done, errors.Join(w.removeOther(), w.release(true))
+	}
+	if first, err := readRecord(w.base + ".json"); err == nil && w.same(first) {
+		return first, w.release(true) // another run was first
+	}
+	if w.work.Images >= 0 && w.n != w.work.Images {
+		return nil, fmt.Errorf("%d lines of %d images", w.n, w.work.Images)
+	}
+	if err := w.lines.Sync(); err != nil {
+		return nil, err
+	}
+	r := &VerdictRecord{Version: version, Work: w.work, Unread: w.unread}
+	r.init()
+	if len(r.Unread) > 0 && w.retry != nil {
+		r.Rest = w.retry.Rest(r.Unread)
+	}
+	lines := w.partial("lines.jsonl")
+	if w.kept != nil {
+		lines = w.partial("all.jsonl")
+		if err := w.unite(lines); err != nil {
+			return nil, err
+		}
+	}
+	from := lines
+	var rows *parquet.GenericWriter[parquetLine]
+	var table *os.File
+	if w.work.Format == Parquet {
+		var err error
+		if table, err = os.Create(w.partial("lines.parquet")); err != nil {
+			return nil, err
+		}
+		defer table.Close()
+		rows = parquet.NewGenericWriter[parquetLine](table, parquet.CreatedBy("mlrbfn", "1", ""), parquet.MaxRowsPerRowGroup(1<<17))
+		from = table.Name()
+	}
+	err := func() error {
+		for text, err := range linesOf(lines) {
+			var l VerdictLine
+			if err == nil {
+				err = json.Unmarshal(text, &l)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", lines, err)
+			}
+			r.count(l)
+			if rows != nil {
+				if _, err := rows.Write([]parquetLine{newParquetLine(l)}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}()
+	if err == nil && rows != nil {
+		err = errors.Join(rows.Close(), table.Sync(), table.Close()) // Windows renames no file that is open
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.Bytes, r.SHA256, err = sumOf(from); err != nil {
+		return nil, err
+	}
+	if err := w.lines.Close(); err != nil {
+		return nil, err
+	}
+	w.lines = nil
+	// The record of the part before remains until it is replaced. Its size tells that the file
+	// is another; where it does not, the record is removed first.
+	to := w.base + "." + w.work.Format
+	if old, err := readRecord(w.base + ".json"); err == nil && old.Work.Format == w.work.Format && old.Bytes == r.Bytes && old.SHA256 != r.SHA256 {
+		if err := os.Remove(w.base + ".json"); err != nil {
+			return nil, err
+		}
+	}
+	if err := disk.Rename(from, to); err != nil {
+		return nil, err
+	}
+	if err := disk.SyncDir(filepath.Dir(to)); err != nil {
+		return nil, err
+	}
+	err = disk.Write(w.base+".json", func(out io.Writer) error {
+		enc := json.NewEncoder(out)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", " ")
+		return enc.Encode(r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, errors.Join(w.removeOther(), w.release(true))
+}
+
+// removeOther removes the verdicts that the part had in another format.
+func (w *VerdictWriter) removeOther() error {
+	for _, format := range []string{JSONL, Parquet} {
+		if format == w.work.Format {
+			continue
+		}
+		if err := os.Remove(w.base + "." + format); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close releases the lock; the lines remain for the next run. After Commit it does
+// nothing.
+func (w *VerdictWriter) Close() error { return w.release(false) }
+
+func (w *VerdictWriter) release(done bool) error {
+	if w.lock == nil {
+		return nil
+	}
+	var errs []error
+	if w.lines != nil {
+		errs = append(errs, w.lines.Close())
+	}
+	// Also where Create failed before it looked at them, lines of an earlier run remain.
+	info, err := os.Stat(w.partial("lines.jsonl"))
+	if done || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		errs = append(errs, w.remove())
+	}
+	errs = append(errs, w.lock.Close())
+	w.lock, w.lines = nil, nil
+	return errors.Join(errs...)
+}
+
+// remove removes the unfinished part with its lock. Windows removes no file that is open:
+// there the lock is released and goes last, and is left to a run that has taken it since.
+func (w *VerdictWriter) remove() error {
+	if runtime.GOOS != "windows" {
+		return disk.RemoveAll(w.partial(""))
+	}
+	entries, err := os.ReadDir(w.partial(""))
+	errs := []error{err}
+	for _, entry := range entries {
+		if entry.Name() != "lock" {
+			errs = append(errs, disk.RemoveAll(w.partial(entry.Name())))
+		}
+	}
+	errs = append(errs, w.lock.Close())
+	for _, name := range []string{"lock", ""} {
+		err := disk.Remove(w.partial(name))
+		if disk.Busy(err) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// unite writes the lines of the part that is kept and the new ones into a file, in the order
+// of the files that they are of.
+func (w *VerdictWriter) unite(path string) error {
+	again := map[int]bool{}
+	for _, name := range w.kept.Unread {
+		again[w.retry.Place(name)] = true
+	}
+	place := func(text []byte) (int, error) {
+		var l VerdictLine
+		err := json.Unmarshal(text, &l)
+		return w.retry.Place(disk.DecodePath(l.Path)), err
+	}
+	return disk.Write(path, func(out io.Writer) error {
+		next, stop := iter.Pull2(linesOf(w.partial("lines.jsonl")))
+		defer stop()
+		text, err, ok := next()
+		// before writes the new lines of files before one.
+		before := func(end int) error {
+			for ; ok; text, err, ok = next() {
+				if err != nil {
+					return err
+				}
+				if at, err := place(text); err != nil || at >= end {
+					return err
+				}
+				if _, err := out.Write(text); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		for kept, err := range linesOf(w.base + "." + w.kept.Work.Format) {
+			if err != nil {
+				return err
+			}
+			at, err := place(kept)
+			if err != nil {
+				return err
+			}
+			if again[at] || at < 0 {
+				continue
+			}
+			if err := before(at); err != nil {
+				return err
+			}
+			if _, err := out.Write(kept); err != nil {
+				return err
+			}
+		}
+		return before(math.MaxInt)
+	})
+}
+
+// linesOf gives the lines of a file of verdicts, those of a Parquet file as JSON.
+func linesOf(path string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		f, err := disk.Open(path, disk.Values)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer f.Close()
+		if strings.HasSuffix(path, "."+Parquet) {
+			rowsOf(f, yield)
+			return
+		}
+		for in := bufio.NewReaderSize(f, 1<<20); ; {
+			text, err := in.ReadBytes('\n')
+			if err == io.EOF || !yield(text, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// rowsOf gives the rows of a Parquet file as lines.
+func rowsOf(f *os.File, yield func([]byte, error) bool) {
+	info, err := f.Stat()
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	file, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	in := parquet.NewGenericReader[parquetLine](file)
+	defer in.Close()
+	rows := make([]parquetLine, 1<<10)
+	for {
+		n, err := in.Read(rows)
+		for _, row := range rows[:n] {
+			text, err := json.Marshal(row.line())
+			if !yield(append(text, '\n'), err) || err != nil {
+				return
+			}
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+	}
+}
+
+// parquetLine is a row of a Parquet part. What an image that could not be read lacks is
+// null.
+type parquetLine struct {
+	Path       string   `parquet:"path,zstd"`
+	Class      *string  `parquet:"class,optional,dict"`
+	Confidence *float64 `parquet:"confidence,optional"`
+	Score      *float64 `parquet:"score,optional"`
+	OOD        *bool    `parquet:"ood,optional"`
+	PValue     *float64 `parquet:"p_value,optional"`
+	Error      *string  `parquet:"error,optional"`
+}
+
+func newParquetLine(l VerdictLine) parquetLine {
+	if l.Error != "" {
+		return parquetLine{Path: l.Path, Error: &l.Error}
+	}
+	return parquetLine{Path: l.Path, Class: &l.Class, Confidence: &l.Confidence, Score: &l.Score, OOD: &l.OOD, PValue: &l.PValue}
+}
+
+// line is the inverse of newParquetLine.
+func (l parquetLine) line() VerdictLine {
+	if l.Error != nil {
+		return VerdictLine{Path: l.Path, Error: *l.Error}
+	}
+	return VerdictLine{Path: l.Path, Class: value(l.Class), Confidence: value(l.Confidence), Score: value(l.Score), OOD: value(l.OOD), PValue: value(l.PValue)}
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func sumOf(path string) (int64, string, error) {
+	f, err := disk.Open(path, disk.Values)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	n, err := io.Copy(hash, f)
+	return n, hex.EncodeToString(hash.Sum(nil)), err
+}

@@ -1,0 +1,201 @@
+// Package native has what the shared library offers to programs in other languages:
+// functions by name, whose arguments and results are JSON and whose arrays are the
+// caller's memory. Package python/native gives them C's calling convention, and the
+// Python package mlrbfn a shape that Python users know.
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/version"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+)
+
+// Buffer is memory of the caller, which holds values of one type. It is not kept
+// after the call.
+type Buffer []byte
+
+// function is what a name stands for. Arguments are JSON; the result is made JSON of.
+type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error)
+
+var functions = map[string]function{
+	"setup": setup, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
+	"train": train, "load": load, "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
+	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(images), "detect": ofDetector(detect), "measure": measure,
+}
+
+// call is one call of a function, which another thread may cancel or look at.
+type call struct {
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu       sync.Mutex
+	what     string // is being done
+	done     int
+	total    int // −1 where it is not known
+	note     string
+	warnings []string
+}
+
+// calls are those that are going on, by the number that the caller gave.
+var calls sync.Map
+
+func (c *call) progress(what string, done, total int, note string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.what, c.done, c.total, c.note = what, done, total, note
+}
+
+// warn notes a warning for the result.
+func (c *call) warn(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.warnings = append(c.warnings, text)
+}
+
+// Cancel cancels a call.
+func Cancel(number int64) {
+	if c, ok := calls.Load(number); ok {
+		c.(*call).stop()
+	}
+}
+
+// Progress says as JSON how far a call is.
+func Progress(number int64) []byte {
+	c, ok := calls.Load(number)
+	if !ok {
+		return []byte("{}")
+	}
+	now := c.(*call)
+	now.mu.Lock()
+	defer now.mu.Unlock()
+	text, _ := json.Marshal(map[string]any{"what": now.what, "done": now.done, "total": now.total, "note": now.note})
+	return text
+}
+
+// Call calls a function and returns its answer as JSON: {"result": …, "warnings": […]} or
+// {"error": TEXT, "kind": KIND}. A panic of the function is an error too.
+func Call(number int64, name string, arguments []byte, buffers []Buffer) (answer []byte) {
+	defer func() {
+		if p := recover(); p != nil {
+			answer = failure(name, fmt.Errorf("this is a fault of mlrbfn, please report it: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	do, ok := functions[name]
+	if !ok {
+		return failure(name, fmt.Errorf("there is no function %q", name))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	c := &call{ctx: ctx, stop: stop, total: -1}
+	if _, twice := calls.LoadOrStore(number, c); twice {
+		return failure(name, fmt.Errorf("call %d is going on", number))
+	}
+	defer calls.Delete(number)
+	result, err := do(c, arguments, buffers)
+	if err == nil {
+		answer, err = json.Marshal(map[string]any{"result": result, "warnings": append([]string{}, c.warnings...)})
+	}
+	if err != nil {
+		return failure(name, err)
+	}
+	return answer
+}
+
+// failure is the answer for an error.
+func failure(name string, err error) []byte {
+	if name == "images" { // what detect does, with images in memory
+		name = "detect"
+	}
+	text, _ := json.Marshal(map[string]string{"error": command.InWords(name, err), "kind": kind(err)})
+	return text
+}
+
+// kind is the sort of error that a caller may want to tell from others.
+func kind(err error) string {
+	_, usage := errors.AsType[*command.UsageError](err)
+	_, option := errors.AsType[*options.Error](err)
+	_, library := errors.AsType[*extractor.RuntimeError](err)
+	is := func(targets ...error) bool {
+		for _, target := range targets {
+			if errors.Is(err, target) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(context.Canceled):
+		return "interrupted"
+	case library || is(extractor.ErrNoRuntime):
+		return "runtime"
+	case is(fs.ErrNotExist):
+		return "missing"
+	case is(fs.ErrPermission):
+		return "permission"
+	case is(pipeline.ErrDetector, pipeline.ErrSignature):
+		return "detector"
+	case is(features.ErrNotSet, features.ErrDamaged, features.ErrVersion, features.ErrFingerprint, features.ErrOtherImages, features.ErrLocked):
+		return "features"
+	case is(pipeline.ErrOtherModel, features.ErrDrifted):
+		return "model"
+	case is(head.ErrDiverged):
+		return "diverged"
+	case usage || option:
+		return "value"
+	}
+	return "error"
+}
+
+// decode reads the arguments of a function, all of which must be known to it.
+func decode(arguments json.RawMessage, into any) error {
+	d := json.NewDecoder(strings.NewReader(string(arguments)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return &command.UsageError{Err: err}
+	}
+	return nil
+}
+
+// path is a path of the file system, whose bytes need not be UTF-8: base64 in JSON.
+type path []byte
+
+func (p path) String() string { return string(p) }
+
+func texts(paths []path) []string {
+	all := make([]string, len(paths))
+	for i, p := range paths {
+		all[i] = p.String()
+	}
+	return all
+}
+
+// setup takes over environment variables: the library sees those of the time when the
+// process began.
+func setup(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+	var a struct {
+		Env map[string]string `json:"env"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	for name, value := range a.Env {
+		if err := os.Setenv(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]string{"version": version.Version, "about": command.Version()}, nil
+}

@@ -1,0 +1,300 @@
+package learn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+)
+
+// This file compares two detectors on images that neither was trained on, and on those
+// that came last.
+
+// Compared is old against new.
+type Compared struct {
+	// Calibration are images of the old training features that both detectors set aside;
+	// Of says for what, "calibration" or "validation".
+	Calibration Tallied  `json:"calibration"`
+	Of          string   `json:"of"`
+	Reviews     Tallied  `json:"reviews"` // reviewed images that were set aside
+	Junk        Tally    `json:"junk"`    // all of it, which should be flagged
+	JunkChanges []Change `json:"junk_changes"`
+}
+
+// Tallied counts images, and lists those whose verdict changes.
+type Tallied struct {
+	All     Tally    `json:"all"`
+	Classes []Tally  `json:"classes"`
+	Changes []Change `json:"changes"` // at most 200
+}
+
+// Tally counts the images of a class by two detectors.
+type Tally struct {
+	Class         string `json:"class,omitempty"`
+	Images        int    `json:"images"`
+	RightBefore   int    `json:"right_before"`
+	RightAfter    int    `json:"right_after"`
+	FlaggedBefore int    `json:"flagged_before"`
+	FlaggedAfter  int    `json:"flagged_after"`
+}
+
+// Change is an image of which two detectors say different things.
+type Change struct {
+	ID     string  `json:"id,omitempty"`    // of its verdict
+	Image  string  `json:"image,omitempty"` // SHA-256
+	Name   string  `json:"name"`
+	Row    *int    `json:"row,omitempty"`   // of a training image, among all
+	Label  string  `json:"label,omitempty"` // what it is, if that is known
+	Before Opinion `json:"before"`
+	After  Opinion `json:"after"`
+}
+
+// Opinion is a verdict.
+type Opinion struct {
+	Class      string  `json:"class"`
+	Confidence float64 `json:"confidence"`
+	PValue     float64 `json:"p_value"`
+	OOD        bool    `json:"ood"`
+}
+
+func opinion(v detector.Verdict) Opinion {
+	return Opinion{v.Class, v.Confidence, v.PValue, v.OOD}
+}
+
+// Traffic is what came last, judged by both detectors.
+type Traffic struct {
+	Images    int      `json:"images"`
+	Changed   int      `json:"changed"`
+	Flagged   int      `json:"flagged"`   // of those changed, flagged from now on
+	Unflagged int      `json:"unflagged"` // not flagged any more
+	Changes   []Change `json:"changes"`   // at most 200, the newest
+}
+
+const (
+	mostCompared = 5000 // training images
+	mostTraffic  = 2000
+)
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// judge returns the verdicts of a detector on reviewed images.
+func judge(ctx context.Context, d *detector.Detector, images []reviewed) ([]detector.Verdict, error) {
+	return verdicts(ctx, d, len(images), func(i int) []float32 { return images[i].features })
+}
+
+// verdicts returns those on n rows.
+func verdicts(ctx context.Context, d *detector.Detector, n int, row func(int) []float32) ([]detector.Verdict, error) {
+	var all []detector.Verdict
+	for from := 0; from < n; from += detector.JudgeRows {
+		var x []float32
+		for i := from; i < min(n, from+detector.JudgeRows); i++ {
+			x = append(x, row(i)...)
+		}
+		some, err := d.VerdictsContext(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// tally counts images of known classes.
+func tally(labels []string, was, is []detector.Verdict, named func(int) Change) Tallied {
+	t := Tallied{Classes: []Tally{}, Changes: []Change{}}
+	at := map[string]int{}
+	for i, class := range labels {
+		if _, ok := at[class]; !ok {
+			at[class] = len(t.Classes)
+			t.Classes = append(t.Classes, Tally{Class: class})
+		}
+		for _, to := range []*Tally{&t.All, &t.Classes[at[class]]} {
+			to.Images++
+			to.RightBefore += count(was[i].Class == class)
+			to.RightAfter += count(is[i].Class == class)
+			to.FlaggedBefore += count(was[i].OOD)
+			to.FlaggedAfter += count(is[i].OOD)
+		}
+		if differ(was[i], is[i]) && len(t.Changes) < mostListed {
+			c := named(i)
+			c.Label, c.Before, c.After = class, opinion(was[i]), opinion(is[i])
+			t.Changes = append(t.Changes, c)
+		}
+	}
+	slices.SortFunc(t.Classes, func(a, b Tally) int { return cmp.Compare(a.Class, b.Class) })
+	return t
+}
+
+func differ(a, b detector.Verdict) bool { return a.OOD != b.OOD || a.Class != b.Class }
+
+// compare compares the detector that serves with the new one.
+func (r *Result) compare(ctx context.Context, t *Task, next *detector.Detector, held, junk []reviewed) error {
+	if err := r.onCalibration(ctx, t, next); err != nil {
+		return err
+	}
+	both := func(images []reviewed) (was, is []detector.Verdict, err error) {
+		if was, err = judge(ctx, t.Now, images); err == nil {
+			is, err = judge(ctx, next, images)
+		}
+		return was, is, err
+	}
+	was, is, err := both(held)
+	if err != nil {
+		return err
+	}
+	labels := make([]string, len(held))
+	for i := range held {
+		labels[i] = held[i].class
+	}
+	r.Compare.Reviews = tally(labels, was, is, func(i int) Change { return changeOf(&held[i].Record) })
+	if was, is, err = both(junk); err != nil {
+		return err
+	}
+	c := &r.Compare
+	c.Junk.Images, c.JunkChanges = len(junk), []Change{}
+	for i := range junk {
+		c.Junk.FlaggedBefore += count(was[i].OOD)
+		c.Junk.FlaggedAfter += count(is[i].OOD)
+		if differ(was[i], is[i]) && len(c.JunkChanges) < mostListed {
+			one := changeOf(&junk[i].Record)
+			one.Before, one.After = opinion(was[i]), opinion(is[i])
+			c.JunkChanges = append(c.JunkChanges, one)
+		}
+	}
+	return nil
+}
+
+// local is a path that names no folder of this machine.
+func local(path string) string {
+	if !filepath.IsLocal(filepath.FromSlash(path)) {
+		return ""
+	}
+	return strings.ToValidUTF8(path, "\ufffd")
+}
+
+func changeOf(r *store.Record) Change { return Change{ID: r.ID, Image: r.Image, Name: r.Name} }
+
+// onCalibration compares on images that the old training set aside, and the new one too.
+func (r *Result) onCalibration(ctx context.Context, t *Task, next *detector.Detector) (err error) {
+	data, err := next.OpenTraining(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, data.Close()) }()
+	row, label := data.Row, func(i int) string { return next.Classes[data.Labels[i]] }
+	named := func(i int) Change { // set below
+		set, at := data.At(i)
+		return Change{Name: local(set.ImagePath(at)), Row: &i}
+	}
+	var rows []int
+	for _, r.Compare.Of = range []string{detector.ForCalibration, detector.ForValidation} {
+		if rows = t.Base.Splits[r.Compare.Of]; len(rows) > 0 {
+			break
+		}
+		sets, err := t.Base.OpenSets(ctx, r.Compare.Of, nil)
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil || len(sets) == 0 {
+			continue
+		}
+		set := sets[0]
+		defer func() { err = errors.Join(err, set.Close()) }()
+		row, label = set.Row, func(i int) string { return set.Classes[set.Labels()[i]] }
+		named = func(i int) Change { return Change{Name: local(set.ImagePath(i))} }
+		for i, y := range set.Labels() {
+			if y >= 0 {
+				rows = append(rows, i)
+			}
+		}
+		if len(rows) > 0 {
+			break
+		}
+	}
+	rows = features.Every(rows, mostCompared)
+	labels := make([]string, len(rows))
+	for k, i := range rows {
+		labels[k] = label(i)
+	}
+	at := func(k int) []float32 { return row(rows[k]) }
+	was, err := verdicts(ctx, t.Now, len(rows), at)
+	if err != nil {
+		return err
+	}
+	is, err := verdicts(ctx, next, len(rows), at)
+	if err != nil {
+		return err
+	}
+	r.Compare.Calibration = tally(labels, was, is, func(k int) Change { return named(rows[k]) })
+	return nil
+}
+
+// traffic judges what came last by both detectors. It is nil where no features are kept.
+func (t *Task) traffic(ctx context.Context, db store.Store, next *detector.Detector) (*Traffic, error) {
+	var list []store.Record
+	for until := int64(0); len(list) < mostTraffic; {
+		some, err := db.List(ctx, store.Query{WithFeatures: true, UntilSeq: until, Limit: page})
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range some {
+			until = v.Seq - 1
+			if t.Files[v.Detector] && v.Model == t.Model && len(list) < mostTraffic {
+				list = append(list, v)
+			}
+		}
+		if len(some) < page || until == 0 {
+			break
+		}
+	}
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
+	}
+	known, err := db.Features(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(v store.Record) bool { return len(known[v.ID]) != t.Dim })
+	if len(list) == 0 {
+		return nil, nil
+	}
+	row := func(i int) []float32 { return known[list[i].ID] }
+	was, err := verdicts(ctx, t.Now, len(list), row)
+	if err != nil {
+		return nil, err
+	}
+	is, err := verdicts(ctx, next, len(list), row)
+	if err != nil {
+		return nil, err
+	}
+	traffic := &Traffic{Images: len(list), Changes: []Change{}}
+	for i := range list {
+		if !differ(was[i], is[i]) {
+			continue
+		}
+		traffic.Changed++
+		traffic.Flagged += count(is[i].OOD && !was[i].OOD)
+		traffic.Unflagged += count(was[i].OOD && !is[i].OOD)
+		if len(traffic.Changes) < mostListed {
+			c := changeOf(&list[i])
+			if review := list[i].Review; review != nil {
+				c.Label = said(&list[i])
+			}
+			c.Before, c.After = opinion(was[i]), opinion(is[i])
+			traffic.Changes = append(traffic.Changes, c)
+		}
+	}
+	return traffic, nil
+}
