@@ -15,9 +15,9 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/drift/simulation"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/report/figures"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift/simulation"
 )
 
 func main() {
