@@ -39,7 +39,7 @@ const (
 var ScoreNames = slices.Concat([]string{JoinedScore, HeadScore}, posthoc.Names(), []string{ensembleName})
 
 // EnsembleParts are the scores that the ensemble without brackets adds up;
-// docs/ensemble.md says how they were found.
+// docs/research.md says how they were found.
 var EnsembleParts = []string{OwnPart, "gen", "fdbd", "mds++"}
 
 // OwnWeight is how often the heads' own score counts in an ensemble: a residual

@@ -1,7 +1,7 @@
 // Ensemble compares ways to sum scores. For each task and seed it fits scores on
 // nine tenths of the training images, standardises them on the last tenth in
 // several ways, sums them, and prints how well the sums detect out-of-distribution
-// (OOD) images: the tables of docs/ensemble.md.
+// (OOD) images: the table of the ensemble in docs/research.md.
 package main
 
 import (
