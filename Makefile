@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 MLRBFN_REQUIRE ?= setup,python
 export MLRBFN_REQUIRE
 
-.PHONY: help setup build test counted emulated lint race demo bench fuzz vulnerabilities export-check python test-python wheels container deb release store clean
+.PHONY: help setup build test test-all counted emulated lint race demo bench fuzz vulnerabilities export-check python test-python wheels container deb release store clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
@@ -18,15 +18,24 @@ build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
 	go build -o bin/ ./cmd/...
 
 # Counts the tests that ran and those that were skipped, over all runs.
-count = .setup/counted .setup/counts
+count = $(CURDIR)/.setup/counted $(CURDIR)/.setup/counts
 
 # Tests link in half the time without debugging tables, and lint has vetted them.
 quick = -vet=off -ldflags=-w
 
-# All runs take place, even if one fails.
-test: lint counted  ## check the sources and run the tests
+# All runs take place, even if one fails. scripts/ is a module of its own.
+test: lint counted  ## check the sources and run the tests, in three minutes
 	@rm -f .setup/counts; status=0; \
 	$(count) go test $(quick) ./... || status=1; \
+	(cd scripts && $(count) go test $(quick) ./...) || status=1; \
+	$(count); exit $$status
+
+# Tests that call testenv.Slow run here alone.
+test-all: export MLRBFN_TESTS = all
+test-all: lint counted  ## run all tests: also kills by the hundred, hostile files, other kernels, emulators
+	@rm -f .setup/counts; status=0; \
+	$(count) go test $(quick) -timeout 30m ./... || status=1; \
+	(cd scripts && $(count) go test $(quick) ./...) || status=1; \
 	echo 'the tests of what has assembly, without it:'; \
 	$(count) go test $(quick) -tags noasm ./head/... ./internal/kernels ./internal/linalg ./posthoc ./internal/jpeg ./extractor/preprocess || status=1; \
 	$(MAKE) --no-print-directory emulated || status=1; \
@@ -34,7 +43,7 @@ test: lint counted  ## check the sources and run the tests
 
 counted:
 	@mkdir -p .setup
-	@go build -o .setup/counted ./internal/testenv/counted
+	@go -C scripts build -o ../.setup/counted ./counted
 
 # The kernels are named, because under QEMU a test cannot start the program again
 # with other kernels. What calls onnxruntime runs on an emulated Haswell, which has
@@ -71,8 +80,11 @@ lint: setup  ## check formatting, spelling and the sources
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
+	go -C scripts vet ./...
 	GOARCH=arm64 go vet ./internal/kernels
-	go tool staticcheck ./...
+	@go build -o .setup/staticcheck honnef.co/go/tools/cmd/staticcheck
+	.setup/staticcheck ./...
+	cd scripts && ../.setup/staticcheck ./...
 	git ls-files '*.go' '*.md' '*.py' | xargs env PYTHONPATH=.setup/python python3 -m codespell_lib --ignore-words-list $(spelt) --ignore-regex "want's"
 
 race: setup  ## run the short tests under the race detector
@@ -107,7 +119,7 @@ container: setup  ## build the container image with buildah, and try it
 	@scripts/container
 
 deb: setup  ## make the .deb in dist/, and try it in a clean Debian
-	go run ./scripts/stage --into .setup/stage
+	scripts/run stage --into .setup/stage
 	@scripts/deb .setup/stage dist
 	@scripts/test_deb "dist/mlrbfn_$$(cat internal/version/VERSION)-1_$$(go env GOARCH).deb"
 

@@ -13,7 +13,7 @@ import (
 )
 
 // golden holds PyTorch's and NumPy's float64 results for a residual network of two
-// hidden layers (scripts/research/golden.py). They are in the coordinates of
+// hidden layers (at commit e38c0549, scripts/research/golden.py). They are in the coordinates of
 // the golden's own whitening, which differ from ours by a rotation.
 type golden struct {
 	X, XV        headtest.Matrix

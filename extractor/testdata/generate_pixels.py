@@ -1,6 +1,6 @@
 """Writes the witnesses of `extract --model pixels` and a small idx data set.
 
-    python3 extractor/testdata/generate_pixels.py extractor/testdata/pixels examples/mnist/testdata
+    python3 extractor/testdata/generate_pixels.py extractor/testdata/pixels scripts/mnist/testdata
 
 Needs Pillow 13 and numpy. The first folder gets source.png and
 CHANNELS_SIZE.npy, the features that Pillow and numpy make of it; the second made-up

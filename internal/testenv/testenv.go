@@ -19,7 +19,7 @@ import (
 	"testing"
 )
 
-// Root returns the top of the checkout, the folder that holds go.mod.
+// Root returns the top of the checkout. The folder scripts has a go.mod of its own.
 func Root(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -27,16 +27,28 @@ func Root(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "internal", "testenv")); err == nil {
 			return dir
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			tb.Fatal("no go.mod above the working directory")
+			tb.Fatal("the working directory is not in a checkout")
 		}
 		dir = parent
 	}
 }
+
+// Slow skips a test, or what follows in it, unless MLRBFN_TESTS is "all", as
+// `make test-all` sets it. What says what the test does so much of.
+func Slow(tb testing.TB, what string) {
+	tb.Helper()
+	if !All() {
+		tb.Skipf("%s: make test-all", what)
+	}
+}
+
+// All tells whether MLRBFN_TESTS is "all".
+func All() bool { return os.Getenv("MLRBFN_TESTS") == "all" }
 
 // Golden returns the path of a committed file of reference results that several
 // packages read; goldens/README.md describes them.

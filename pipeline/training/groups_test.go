@@ -124,7 +124,7 @@ func noisy(t *testing.T, dir string) string {
 }
 
 // TestCopiesKeepThePromise: rows that are there three times. Without groups more
-// than twice as many new rows were flagged as promised; `go run ./scripts/promise`
+// than twice as many new rows were flagged as promised; `scripts/run promise`
 // measures it more exactly.
 func TestCopiesKeepThePromise(t *testing.T) {
 	const seeds, fresh = 12, 500

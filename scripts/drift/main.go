@@ -1,8 +1,8 @@
 // Drift measures what is written in docs/drift.md: how often watching a calm stream
 // raises a false alarm, and how soon a shift is noticed.
 //
-//	go run ./scripts/drift [-runs 1000] [-picture docs/drift.svg]
-//	go run ./scripts/drift [-runs 100] DETECTOR FEATURES STRANGE-FEATURES
+//	scripts/run drift [-runs 1000] [-picture docs/drift.svg]
+//	scripts/run drift [-runs 100] DETECTOR FEATURES STRANGE-FEATURES
 package main
 
 import (

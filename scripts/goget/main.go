@@ -3,7 +3,7 @@
 // A module outside then gets it, compiles examples/library and runs it, and `go install`
 // installs the program.
 //
-//	go run ./scripts/goget
+//	scripts/run goget
 //
 // Modules that are needed come from Go's cache of this machine, or its usual proxy.
 package main

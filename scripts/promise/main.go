@@ -3,7 +3,7 @@
 // have: with several copies of images, frames of videos, or classes of one image.
 // Each seed draws features, trains a detector and judges new rows.
 //
-//	go run ./scripts/promise -seeds 200
+//	scripts/run promise -seeds 200
 package main
 
 import (

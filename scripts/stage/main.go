@@ -3,7 +3,7 @@
 // share/mlrbfn, manual pages, completions, licences and the list of components (SBOM).
 // The .deb, the container image and the archives of a release are made of it.
 //
-//	go run ./scripts/stage --into PREFIX [--program FILE] [--debian FILE]
+//	scripts/run stage --into PREFIX [--program FILE] [--debian FILE]
 //
 // The same sources give the same files: their times are SOURCE_DATE_EPOCH, or that of
 // the last commit.

@@ -79,7 +79,7 @@ func programs(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "mlrbfn"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", built.dir, "github.com/mlrbfn/mlrbfn/cmd/mlrbfn", "github.com/mlrbfn/mlrbfn/examples/mnist")
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", built.dir, "github.com/mlrbfn/mlrbfn/cmd/mlrbfn", "github.com/mlrbfn/mlrbfn/scripts/mnist")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w\n%s", err, out)
 		}
