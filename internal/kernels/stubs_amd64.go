@@ -125,9 +125,7 @@ func product3x3AVX2Masked(t *tile)
 func product4x3AVX2Masked(t *tile)
 
 var distanceAVX2 = [...][]func(*tile){
-	1: {nil, distance1x1AVX2, distance2x1AVX2, distance3x1AVX2, distance4x1AVX2, distance5x1AVX2, distance6x1AVX2, distance7x1AVX2, distance8x1AVX2},
-	2: {nil, distance1x2AVX2, distance2x2AVX2, distance3x2AVX2, distance4x2AVX2, distance5x2AVX2},
-	3: {nil, distance1x3AVX2, distance2x3AVX2, distance3x3AVX2},
+	1: {nil, distance1x1AVX2, distance2x1AVX2, distance3x1AVX2, distance4x1AVX2},
 }
 
 //go:noescape
@@ -142,46 +140,8 @@ func distance3x1AVX2(t *tile)
 //go:noescape
 func distance4x1AVX2(t *tile)
 
-//go:noescape
-func distance5x1AVX2(t *tile)
-
-//go:noescape
-func distance6x1AVX2(t *tile)
-
-//go:noescape
-func distance7x1AVX2(t *tile)
-
-//go:noescape
-func distance8x1AVX2(t *tile)
-
-//go:noescape
-func distance1x2AVX2(t *tile)
-
-//go:noescape
-func distance2x2AVX2(t *tile)
-
-//go:noescape
-func distance3x2AVX2(t *tile)
-
-//go:noescape
-func distance4x2AVX2(t *tile)
-
-//go:noescape
-func distance5x2AVX2(t *tile)
-
-//go:noescape
-func distance1x3AVX2(t *tile)
-
-//go:noescape
-func distance2x3AVX2(t *tile)
-
-//go:noescape
-func distance3x3AVX2(t *tile)
-
 var distanceAVX2Masked = [...][]func(*tile){
-	1: {nil, distance1x1AVX2Masked, distance2x1AVX2Masked, distance3x1AVX2Masked, distance4x1AVX2Masked, distance5x1AVX2Masked, distance6x1AVX2Masked, distance7x1AVX2Masked, distance8x1AVX2Masked},
-	2: {nil, distance1x2AVX2Masked, distance2x2AVX2Masked, distance3x2AVX2Masked, distance4x2AVX2Masked, distance5x2AVX2Masked},
-	3: {nil, distance1x3AVX2Masked, distance2x3AVX2Masked, distance3x3AVX2Masked},
+	1: {nil, distance1x1AVX2Masked, distance2x1AVX2Masked, distance3x1AVX2Masked, distance4x1AVX2Masked},
 }
 
 //go:noescape
@@ -196,45 +156,8 @@ func distance3x1AVX2Masked(t *tile)
 //go:noescape
 func distance4x1AVX2Masked(t *tile)
 
-//go:noescape
-func distance5x1AVX2Masked(t *tile)
-
-//go:noescape
-func distance6x1AVX2Masked(t *tile)
-
-//go:noescape
-func distance7x1AVX2Masked(t *tile)
-
-//go:noescape
-func distance8x1AVX2Masked(t *tile)
-
-//go:noescape
-func distance1x2AVX2Masked(t *tile)
-
-//go:noescape
-func distance2x2AVX2Masked(t *tile)
-
-//go:noescape
-func distance3x2AVX2Masked(t *tile)
-
-//go:noescape
-func distance4x2AVX2Masked(t *tile)
-
-//go:noescape
-func distance5x2AVX2Masked(t *tile)
-
-//go:noescape
-func distance1x3AVX2Masked(t *tile)
-
-//go:noescape
-func distance2x3AVX2Masked(t *tile)
-
-//go:noescape
-func distance3x3AVX2Masked(t *tile)
-
 var signsAVX2 = [...][]func(*tile){
 	1: {nil, signs1x1AVX2, signs2x1AVX2},
-	2: {nil, signs1x2AVX2, signs2x2AVX2},
 }
 
 //go:noescape
@@ -243,15 +166,8 @@ func signs1x1AVX2(t *tile)
 //go:noescape
 func signs2x1AVX2(t *tile)
 
-//go:noescape
-func signs1x2AVX2(t *tile)
-
-//go:noescape
-func signs2x2AVX2(t *tile)
-
 var signsAVX2Masked = [...][]func(*tile){
 	1: {nil, signs1x1AVX2Masked, signs2x1AVX2Masked},
-	2: {nil, signs1x2AVX2Masked, signs2x2AVX2Masked},
 }
 
 //go:noescape
@@ -259,12 +175,6 @@ func signs1x1AVX2Masked(t *tile)
 
 //go:noescape
 func signs2x1AVX2Masked(t *tile)
-
-//go:noescape
-func signs1x2AVX2Masked(t *tile)
-
-//go:noescape
-func signs2x2AVX2Masked(t *tile)
 
 var productAVX512 = [...][]func(*tile){
 	1: {nil, product1x1AVX512, product2x1AVX512, product3x1AVX512, product4x1AVX512, product5x1AVX512, product6x1AVX512, product7x1AVX512, product8x1AVX512, product9x1AVX512, product10x1AVX512, product11x1AVX512, product12x1AVX512, product13x1AVX512, product14x1AVX512},
@@ -403,10 +313,7 @@ func product5x4AVX512(t *tile)
 func product6x4AVX512(t *tile)
 
 var distanceAVX512 = [...][]func(*tile){
-	1: {nil, distance1x1AVX512, distance2x1AVX512, distance3x1AVX512, distance4x1AVX512, distance5x1AVX512, distance6x1AVX512, distance7x1AVX512, distance8x1AVX512, distance9x1AVX512, distance10x1AVX512, distance11x1AVX512, distance12x1AVX512, distance13x1AVX512, distance14x1AVX512},
-	2: {nil, distance1x2AVX512, distance2x2AVX512, distance3x2AVX512, distance4x2AVX512, distance5x2AVX512, distance6x2AVX512, distance7x2AVX512, distance8x2AVX512, distance9x2AVX512, distance10x2AVX512, distance11x2AVX512, distance12x2AVX512, distance13x2AVX512},
-	3: {nil, distance1x3AVX512, distance2x3AVX512, distance3x3AVX512, distance4x3AVX512, distance5x3AVX512, distance6x3AVX512, distance7x3AVX512, distance8x3AVX512},
-	4: {nil, distance1x4AVX512, distance2x4AVX512, distance3x4AVX512, distance4x4AVX512, distance5x4AVX512, distance6x4AVX512},
+	1: {nil, distance1x1AVX512, distance2x1AVX512, distance3x1AVX512, distance4x1AVX512},
 }
 
 //go:noescape
@@ -421,121 +328,8 @@ func distance3x1AVX512(t *tile)
 //go:noescape
 func distance4x1AVX512(t *tile)
 
-//go:noescape
-func distance5x1AVX512(t *tile)
-
-//go:noescape
-func distance6x1AVX512(t *tile)
-
-//go:noescape
-func distance7x1AVX512(t *tile)
-
-//go:noescape
-func distance8x1AVX512(t *tile)
-
-//go:noescape
-func distance9x1AVX512(t *tile)
-
-//go:noescape
-func distance10x1AVX512(t *tile)
-
-//go:noescape
-func distance11x1AVX512(t *tile)
-
-//go:noescape
-func distance12x1AVX512(t *tile)
-
-//go:noescape
-func distance13x1AVX512(t *tile)
-
-//go:noescape
-func distance14x1AVX512(t *tile)
-
-//go:noescape
-func distance1x2AVX512(t *tile)
-
-//go:noescape
-func distance2x2AVX512(t *tile)
-
-//go:noescape
-func distance3x2AVX512(t *tile)
-
-//go:noescape
-func distance4x2AVX512(t *tile)
-
-//go:noescape
-func distance5x2AVX512(t *tile)
-
-//go:noescape
-func distance6x2AVX512(t *tile)
-
-//go:noescape
-func distance7x2AVX512(t *tile)
-
-//go:noescape
-func distance8x2AVX512(t *tile)
-
-//go:noescape
-func distance9x2AVX512(t *tile)
-
-//go:noescape
-func distance10x2AVX512(t *tile)
-
-//go:noescape
-func distance11x2AVX512(t *tile)
-
-//go:noescape
-func distance12x2AVX512(t *tile)
-
-//go:noescape
-func distance13x2AVX512(t *tile)
-
-//go:noescape
-func distance1x3AVX512(t *tile)
-
-//go:noescape
-func distance2x3AVX512(t *tile)
-
-//go:noescape
-func distance3x3AVX512(t *tile)
-
-//go:noescape
-func distance4x3AVX512(t *tile)
-
-//go:noescape
-func distance5x3AVX512(t *tile)
-
-//go:noescape
-func distance6x3AVX512(t *tile)
-
-//go:noescape
-func distance7x3AVX512(t *tile)
-
-//go:noescape
-func distance8x3AVX512(t *tile)
-
-//go:noescape
-func distance1x4AVX512(t *tile)
-
-//go:noescape
-func distance2x4AVX512(t *tile)
-
-//go:noescape
-func distance3x4AVX512(t *tile)
-
-//go:noescape
-func distance4x4AVX512(t *tile)
-
-//go:noescape
-func distance5x4AVX512(t *tile)
-
-//go:noescape
-func distance6x4AVX512(t *tile)
-
 var signsAVX512 = [...][]func(*tile){
-	1: {nil, signs1x1AVX512, signs2x1AVX512, signs3x1AVX512, signs4x1AVX512},
-	2: {nil, signs1x2AVX512, signs2x2AVX512, signs3x2AVX512, signs4x2AVX512},
-	3: {nil, signs1x3AVX512, signs2x3AVX512, signs3x3AVX512, signs4x3AVX512},
+	1: {nil, signs1x1AVX512, signs2x1AVX512},
 }
 
 //go:noescape
@@ -543,36 +337,6 @@ func signs1x1AVX512(t *tile)
 
 //go:noescape
 func signs2x1AVX512(t *tile)
-
-//go:noescape
-func signs3x1AVX512(t *tile)
-
-//go:noescape
-func signs4x1AVX512(t *tile)
-
-//go:noescape
-func signs1x2AVX512(t *tile)
-
-//go:noescape
-func signs2x2AVX512(t *tile)
-
-//go:noescape
-func signs3x2AVX512(t *tile)
-
-//go:noescape
-func signs4x2AVX512(t *tile)
-
-//go:noescape
-func signs1x3AVX512(t *tile)
-
-//go:noescape
-func signs2x3AVX512(t *tile)
-
-//go:noescape
-func signs3x3AVX512(t *tile)
-
-//go:noescape
-func signs4x3AVX512(t *tile)
 
 var foursAVX512 = [...][]func(*tile){
 	1: {nil, fours1x1AVX512, fours2x1AVX512, fours3x1AVX512, fours4x1AVX512, fours5x1AVX512, fours6x1AVX512, fours7x1AVX512, fours8x1AVX512, fours9x1AVX512, fours10x1AVX512, fours11x1AVX512, fours12x1AVX512, fours13x1AVX512, fours14x1AVX512},

@@ -102,10 +102,7 @@ func product5x4NEON(t *tile)
 func product6x4NEON(t *tile)
 
 var distanceNEON = [...][]func(*tile){
-	1: {nil, distance1x1NEON, distance2x1NEON, distance3x1NEON, distance4x1NEON, distance5x1NEON, distance6x1NEON, distance7x1NEON, distance8x1NEON},
-	2: {nil, distance1x2NEON, distance2x2NEON, distance3x2NEON, distance4x2NEON, distance5x2NEON, distance6x2NEON, distance7x2NEON, distance8x2NEON},
-	3: {nil, distance1x3NEON, distance2x3NEON, distance3x3NEON, distance4x3NEON, distance5x3NEON, distance6x3NEON, distance7x3NEON, distance8x3NEON},
-	4: {nil, distance1x4NEON, distance2x4NEON, distance3x4NEON, distance4x4NEON, distance5x4NEON, distance6x4NEON},
+	1: {nil, distance1x1NEON, distance2x1NEON, distance3x1NEON, distance4x1NEON},
 }
 
 //go:noescape
@@ -120,88 +117,8 @@ func distance3x1NEON(t *tile)
 //go:noescape
 func distance4x1NEON(t *tile)
 
-//go:noescape
-func distance5x1NEON(t *tile)
-
-//go:noescape
-func distance6x1NEON(t *tile)
-
-//go:noescape
-func distance7x1NEON(t *tile)
-
-//go:noescape
-func distance8x1NEON(t *tile)
-
-//go:noescape
-func distance1x2NEON(t *tile)
-
-//go:noescape
-func distance2x2NEON(t *tile)
-
-//go:noescape
-func distance3x2NEON(t *tile)
-
-//go:noescape
-func distance4x2NEON(t *tile)
-
-//go:noescape
-func distance5x2NEON(t *tile)
-
-//go:noescape
-func distance6x2NEON(t *tile)
-
-//go:noescape
-func distance7x2NEON(t *tile)
-
-//go:noescape
-func distance8x2NEON(t *tile)
-
-//go:noescape
-func distance1x3NEON(t *tile)
-
-//go:noescape
-func distance2x3NEON(t *tile)
-
-//go:noescape
-func distance3x3NEON(t *tile)
-
-//go:noescape
-func distance4x3NEON(t *tile)
-
-//go:noescape
-func distance5x3NEON(t *tile)
-
-//go:noescape
-func distance6x3NEON(t *tile)
-
-//go:noescape
-func distance7x3NEON(t *tile)
-
-//go:noescape
-func distance8x3NEON(t *tile)
-
-//go:noescape
-func distance1x4NEON(t *tile)
-
-//go:noescape
-func distance2x4NEON(t *tile)
-
-//go:noescape
-func distance3x4NEON(t *tile)
-
-//go:noescape
-func distance4x4NEON(t *tile)
-
-//go:noescape
-func distance5x4NEON(t *tile)
-
-//go:noescape
-func distance6x4NEON(t *tile)
-
 var signsNEON = [...][]func(*tile){
-	1: {nil, signs1x1NEON, signs2x1NEON, signs3x1NEON, signs4x1NEON},
-	2: {nil, signs1x2NEON, signs2x2NEON, signs3x2NEON, signs4x2NEON},
-	3: {nil, signs1x3NEON, signs2x3NEON, signs3x3NEON, signs4x3NEON},
+	1: {nil, signs1x1NEON, signs2x1NEON},
 }
 
 //go:noescape
@@ -209,36 +126,6 @@ func signs1x1NEON(t *tile)
 
 //go:noescape
 func signs2x1NEON(t *tile)
-
-//go:noescape
-func signs3x1NEON(t *tile)
-
-//go:noescape
-func signs4x1NEON(t *tile)
-
-//go:noescape
-func signs1x2NEON(t *tile)
-
-//go:noescape
-func signs2x2NEON(t *tile)
-
-//go:noescape
-func signs3x2NEON(t *tile)
-
-//go:noescape
-func signs4x2NEON(t *tile)
-
-//go:noescape
-func signs1x3NEON(t *tile)
-
-//go:noescape
-func signs2x3NEON(t *tile)
-
-//go:noescape
-func signs3x3NEON(t *tile)
-
-//go:noescape
-func signs4x3NEON(t *tile)
 
 //go:noescape
 func transposeStrip16(dst *float32, ldd int, src *float32, lds, n int)

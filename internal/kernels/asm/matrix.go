@@ -30,23 +30,20 @@ const (
 )
 
 // shapes is the largest number of rows of a tile by its number of vectors: it
-// leaves registers for a row of B, one or two values of A, and |a−b|.
+// leaves registers for a row of B and one or two values of A. The sums of |a−b| and
+// their gradients, which no preset uses, have one small shape each.
 func (v isa) shapes(op string) map[int]int {
 	switch {
 	case op == "fours":
 		return map[int]int{1: 14}
-	case op == "signs" && v.regs == 16:
-		return map[int]int{1: 2, 2: 2}
 	case op == "signs":
-		return map[int]int{1: 4, 2: 4, 3: 4}
-	case v.regs == 16 && op == "product":
-		return map[int]int{1: 8, 2: 6, 3: 4}
+		return map[int]int{1: 2}
+	case op == "distance":
+		return map[int]int{1: 4}
 	case v.regs == 16:
-		return map[int]int{1: 8, 2: 5, 3: 3}
-	case op == "product":
-		return map[int]int{1: 14, 2: 14, 3: 9, 4: 6}
+		return map[int]int{1: 8, 2: 6, 3: 4}
 	}
-	return map[int]int{1: 14, 2: 13, 3: 8, 4: 6}
+	return map[int]int{1: 14, 2: 14, 3: 9, 4: 6}
 }
 
 // matrix writes the micro-kernels of the products, of the sums of |a−b| and of

@@ -6,11 +6,12 @@ import (
 )
 
 // shapes is the largest number of rows of a tile of 1, 2, 3 … vectors: it leaves
-// registers for a row of B and for what else a step needs.
+// registers for a row of B and for what else a step needs. The sums of |a−b| and their
+// gradients, which no preset uses, have one small shape each.
 var shapes = map[string][]int{
 	"product":  {8, 8, 8, 6},
-	"distance": {8, 8, 8, 6},
-	"signs":    {4, 4, 4},
+	"distance": {4},
+	"signs":    {2},
 }
 
 // matrix writes the micro-kernels of the products, of the sums of |a−b| and of
