@@ -26,12 +26,10 @@ quick = -vet=off -ldflags=-w
 # All runs take place, even if one fails. scripts/ is a module of its own.
 test: lint counted  ## check the sources and run the tests, in three minutes
 	@rm -f .setup/counts; status=0; \
-	$(count) go test $(quick) ./... || status=1; \
-	(cd scripts && $(count) go test $(quick) ./...) || status=1; \
+	$(count) go test $(quick) -short ./... || status=1; \
+	(cd scripts && $(count) go test $(quick) -short ./...) || status=1; \
 	$(count); exit $$status
 
-# Tests that call testenv.Slow run here alone.
-test-all: export MLRBFN_TESTS = all
 test-all: lint counted  ## run all tests: also kills by the hundred, hostile files, other kernels, emulators
 	@rm -f .setup/counts; status=0; \
 	$(count) go test $(quick) -timeout 30m ./... || status=1; \

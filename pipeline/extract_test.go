@@ -226,7 +226,7 @@ func TestMergeOfShards(t *testing.T) {
 
 // TestShardsOfAnIDXFile: its images are in the order of their numbers.
 func TestShardsOfAnIDXFile(t *testing.T) {
-	images := filepath.Join("..", "examples", "mnist", "testdata", "kmnist", "t10k-images-idx3-ubyte.gz")
+	images := filepath.Join("..", "scripts", "mnist", "testdata", "kmnist", "t10k-images-idx3-ubyte.gz")
 	dir := t.TempDir()
 	once := filepath.Join(dir, "once")
 	extract(t, tiles(images, once))

@@ -17,7 +17,7 @@ import (
 // TestDetectOnPixels: a detector of pixels makes those of new images as those
 // that it was trained on were made, and refuses what it cannot make so.
 func TestDetectOnPixels(t *testing.T) {
-	digits, err := filepath.Abs(filepath.Join("..", "examples", "mnist", "testdata", "mnist", "t10k-images-idx3-ubyte.gz"))
+	digits, err := filepath.Abs(filepath.Join("..", "scripts", "mnist", "testdata", "mnist", "t10k-images-idx3-ubyte.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,6 +170,9 @@ func writeModel(t *testing.T, dir string, m *onnx.Model) {
 // images, those of the probe among them, and onnxruntime looks only between nodes
 // whether it shall stop. The program ends nevertheless.
 func TestRunThatCannotBeStopped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for several limits of time")
+	}
 	t.Setenv("ONNXRUNTIME_SHARED_LIBRARY_PATH", testenv.Runtime(t))
 	m, err := onnx.New(17, "test", "")
 	if err != nil {

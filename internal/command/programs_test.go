@@ -314,7 +314,7 @@ func TestPixels(t *testing.T) {
 	if rows := lines(t, verdicts); len(rows) != 22 || rows[21]["class"] == nil {
 		t.Errorf("%d verdicts, the last %v", len(rows), rows[len(rows)-1])
 	}
-	digits := filepath.Join("..", "..", "examples", "mnist", "testdata", "mnist")
+	digits := filepath.Join("..", "..", "scripts", "mnist", "testdata", "mnist")
 	verdicts, _ = call(t, 0, "detect", "--detector", at("detector"), "--json", "--quiet", filepath.Join(digits, "t10k-images-idx3-ubyte.gz"), at("images", "disc", "01.png"))
 	rows := lines(t, verdicts)
 	if want := filepath.ToSlash(digits) + "/t10k-images-idx3-ubyte.gz#99"; len(rows) != 101 || rows[99]["path"] != want || rows[99]["score"] == nil {

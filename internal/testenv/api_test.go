@@ -22,7 +22,7 @@ var shown = map[string]bool{"features.Bucket": true, "pipeline.VerdictBucket": t
 // exported names that the program cannot name.
 func TestPublicAPIHasPublicTypes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it compiles everything without the race detector")
+		t.Skip("it compiles everything")
 	}
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./...")
 	list.Dir, list.Stderr = testenv.Root(t), os.Stderr

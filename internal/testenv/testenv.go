@@ -38,18 +38,6 @@ func Root(tb testing.TB) string {
 	}
 }
 
-// Slow skips a test, or what follows in it, unless MLRBFN_TESTS is "all", as
-// `make test-all` sets it. What says what the test does so much of.
-func Slow(tb testing.TB, what string) {
-	tb.Helper()
-	if !All() {
-		tb.Skipf("%s: make test-all", what)
-	}
-}
-
-// All tells whether MLRBFN_TESTS is "all".
-func All() bool { return os.Getenv("MLRBFN_TESTS") == "all" }
-
 // Golden returns the path of a committed file of reference results that several
 // packages read; goldens/README.md describes them.
 func Golden(tb testing.TB, name string) string {
