@@ -90,7 +90,7 @@ race: setup  ## run the short tests under the race detector
 
 store: setup  ## bring an object store and test buckets and tars against it
 	@scripts/store
-	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./pipeline/source/...
+	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./images ./pipeline
 	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/parts ./internal/command ./pipeline
 
 demo:  ## run the whole chain on real images, in under three minutes
@@ -128,9 +128,9 @@ release: setup  ## make wheels, archives, .deb and image with checksums, SBOM an
 vulnerabilities:  ## look for known vulnerabilities in what the programs call
 	@scripts/vulnerabilities
 
-# Elsewhere property tests draw the same cases in every run (internal/testenv/fixedseed).
+# Elsewhere property tests draw the same cases in every run (internal/testenv).
 fuzz: setup  ## draw other cases for property tests, then run each fuzz target for FUZZTIME
-	go test -short -count 1 $$(go list -f '{{range .TestImports}}{{if eq . "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"}}{{$$.ImportPath}}{{end}}{{end}}' ./...) -rapid.seed 0
+	go test -short -count 1 $$(go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}{{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...) -rapid.seed 0
 	@set -e; for package in $$(go list ./...); do \
 	  for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
 	    echo "$$package $$target"; \

@@ -8,13 +8,14 @@ import (
 	"log"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // Pixels takes the pixels of an image as its features, channel by channel. The model of
 // an ONNX file, which [extractor.OpenModel] opens, has the same methods.
 func ExampleNewPixels() {
 	ctx := context.Background()
-	spec, err := extractor.PixelOptions{Width: 2, Height: 1}.Spec(ctx, &extractor.Listing{})
+	spec, err := extractor.PixelOptions{Width: 2, Height: 1}.Spec(ctx, &images.Listing{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func ExampleNewPixels() {
 	img := image.NewNRGBA(image.Rect(0, 0, 2, 1))
 	img.Set(0, 0, color.NRGBA{255, 0, 0, 255})
 	img.Set(1, 0, color.NRGBA{0, 0, 255, 255})
-	items := []extractor.Item{extractor.PixelsItem("red and blue", img), extractor.EncodedItem("text", []byte("no image"))}
+	items := []images.Item{images.PixelsItem("red and blue", img), images.EncodedItem("text", []byte("no image"))}
 	_, err = pixels.Extract(ctx, items, extractor.ExtractOptions{Workers: 1}, func(r extractor.Result) error {
 		if r.Err != nil {
 			fmt.Println(r.Item.Path, "has no features")

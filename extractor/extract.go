@@ -3,12 +3,9 @@ package extractor
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"image"
-	"io"
 	"math"
 	"slices"
 	"sync"
@@ -18,12 +15,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
-
-// maxFileBytes bounds what is read of one file into memory.
-const maxFileBytes = 1 << 30
 
 // maxIdle bounds the bytes of the file and of the picture, each, whose memory a
 // worker keeps for the next.
@@ -53,7 +47,7 @@ type ExtractOptions struct {
 	// Feed, where set, gives the items one after another in the place of those that
 	// are given, and [io.EOF] after the last. Calls do not overlap. Expected is about
 	// how many they are. Progress is told a total of −1.
-	Feed     func(context.Context) (Item, error)
+	Feed     func(context.Context) (images.Item, error)
 	Expected int
 	// NoHash leaves out the hashes of images, for who does not want them.
 	NoHash bool
@@ -71,7 +65,7 @@ type Result struct {
 	// Index is the item's place among those given.
 	Index int
 	// Item is that item, with the size and time of the file that was read.
-	Item Item
+	Item images.Item
 	// SHA256 is the hash of the file's bytes, or of the pixels of an image in an
 	// idx file, in hex; "" if it was not read, or with NoHash.
 	SHA256 string
@@ -142,12 +136,12 @@ type runner interface {
 // It stops early, and returns an error, when the context is cancelled (the
 // context's error), when sink fails (its error), or when the model cannot run
 // (naming the model). It returns when no worker runs any more.
-func (m *Model) Extract(ctx context.Context, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+func (m *Model) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
 	return extract(ctx, m, items, opts, sink)
 }
 
 // extract is the one loop behind the models' Extract.
-func extract(ctx context.Context, m model, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+func extract(ctx context.Context, m model, items []images.Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
@@ -182,7 +176,7 @@ type room struct {
 }
 
 // block delivers the results of some items, the first of which has the index from.
-func (w *worker) block(ctx context.Context, items []Item, from int) error {
+func (w *worker) block(ctx context.Context, items []images.Item, from int) error {
 	results, err := w.loadAll(ctx, items, from)
 	if err != nil || len(results) == 0 {
 		return err
@@ -257,7 +251,7 @@ type comparison struct {
 
 // compare is block, but runs the images both together and one by one. It is the
 // latter whose results are delivered.
-func (w *worker) compare(ctx context.Context, items []Item, from int) (c comparison, err error) {
+func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c comparison, err error) {
 	results, err := w.loadAll(ctx, items, from)
 	if err != nil || len(results) == 0 {
 		return comparison{same: true}, err
@@ -290,7 +284,7 @@ func (w *worker) compare(ctx context.Context, items []Item, from int) (c compari
 
 // loadAll makes the runner's input of some items and returns their results so far.
 // Images that fail are delivered and leave no gap.
-func (w *worker) loadAll(ctx context.Context, items []Item, from int) ([]Result, error) {
+func (w *worker) loadAll(ctx context.Context, items []images.Item, from int) ([]Result, error) {
 	results := make([]Result, 0, len(items))
 	for i, item := range items {
 		if ctx.Err() != nil {
@@ -298,7 +292,7 @@ func (w *worker) loadAll(ctx context.Context, items []Item, from int) ([]Result,
 		}
 		r := Result{Index: from + i, Item: item}
 		r.Err = w.load(ctx, &r, w.runner.Input(len(results)))
-		item.loaded()
+		item.Loaded()
 		if r.Err != nil {
 			if ctx.Err() != nil { // it is not the image's fault
 				return nil, ctx.Err()
@@ -330,22 +324,22 @@ func (w *worker) finished(r Result, i int) error {
 // load reads, hashes, decodes and preprocesses r's image into dst. While it does
 // so the image's pixels count against those that all workers may hold.
 func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
-	if r.Item.memory != nil && r.Item.memory.crop != nil {
-		return w.model.normalise(dst, r.Item.memory.crop)
+	if crop := r.Item.Cropped(); crop != nil {
+		return w.model.normalise(dst, crop)
 	}
-	data, err := read(&r.Item, w.file)
+	data, err := r.Item.Read(w.file)
 	if err != nil {
 		return err
 	}
-	if r.Item.fromFile() && len(data) <= maxIdle {
+	if r.Item.FromFile() && len(data) <= maxIdle {
 		w.file = data
 	}
 	if !w.opts.NoHash {
-		if r.SHA256, err = hash(ctx, data); err != nil {
+		if r.SHA256, err = images.Hash(ctx, data); err != nil {
 			return err
 		}
 	}
-	width, height, err := r.Item.size(data)
+	width, height, err := r.Item.Size(data)
 	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else decode says why
 		if err := w.pixels.Acquire(ctx, size); err != nil {
 			return err
@@ -354,7 +348,7 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 	}
 	timed, cancel := context.WithTimeout(ctx, w.opts.ImageTimeout)
 	defer cancel()
-	img, err := r.Item.decode(timed, data, w.decode)
+	img, err := r.Item.Decode(timed, data, w.decode)
 	if err != nil {
 		if timed.Err() != nil {
 			w.file, w.decode.Reuse = nil, nil // a decoder that was left behind may still use them
@@ -364,98 +358,14 @@ func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
 		}
 		return err
 	}
-	if (r.Item.fromFile() || r.Item.streamed()) && cap(img.Pix) <= maxIdle {
+	if (r.Item.FromFile() || r.Item.Streams()) && cap(img.Pix) <= maxIdle {
 		w.decode.Reuse = img
 	}
 	if err := w.model.prepare(dst, img); err != nil {
 		return err
 	}
-	r.Orientation, r.Enlarged = r.Item.orientation(data), w.decode.For != nil && w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
+	r.Orientation, r.Enlarged = r.Item.Orientation(data), w.decode.For != nil && w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
 	return nil
-}
-
-// hash returns the SHA-256 of data in hex, or ctx's error once it is cancelled.
-func hash(ctx context.Context, data []byte) (string, error) {
-	const block = 1 << 22
-	h := sha256.New()
-	for part := range slices.Chunk(data, block) {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		h.Write(part)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// size returns the width and height of an image, given what read returned.
-func (item *Item) size(data []byte) (width, height int, err error) {
-	if item.idx != nil {
-		return item.idx.Cols, item.idx.Rows, nil
-	}
-	if item.decoded() {
-		size := item.memory.pixels.Bounds()
-		return size.Dx(), size.Dy(), nil
-	}
-	return preprocess.Size(data)
-}
-
-// orientation returns the EXIF orientation of an image, given what read returned.
-func (item *Item) orientation(data []byte) int {
-	if item.idx != nil || item.decoded() {
-		return 1
-	}
-	return preprocess.Orientation(data)
-}
-
-// decode returns the image, given what read returned.
-func (item *Item) decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
-	switch {
-	case item.decoded():
-		return fromPixels(item.memory.pixels, opts.MaxPixels)
-	case item.idx == nil:
-		return preprocess.Decode(ctx, data, opts)
-	}
-	if item.Bytes > opts.MaxPixels { // which for it is its pixels
-		return nil, options.Errorf("MaxPixels", "image of %d×%d pixels is above the limit of %d", item.idx.Cols, item.idx.Rows, opts.MaxPixels)
-	}
-	return fromIDX(item.idx, item.number), nil
-}
-
-// SHA256 returns the hash of the item's content as a [Result] has it, and the
-// item with the size and time of the file that was read.
-func (item Item) SHA256() (string, Item, error) {
-	data, err := read(&item, nil)
-	if err != nil {
-		return "", item, err
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:]), item, nil
-}
-
-// read reads the item's file and notes its size and time; of an idx file, which
-// is in memory, it returns the item's pixels. It may use room.
-func read(item *Item, room []byte) ([]byte, error) {
-	if item.idx != nil {
-		return item.idx.At(item.number), nil
-	}
-	if item.InMemory() {
-		return item.memory.bytes()
-	}
-	f, err := disk.Open(item.File, maxFileBytes)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	data := slices.Grow(room[:0], int(info.Size()))[:info.Size()]
-	if _, err := io.ReadFull(f, data); err != nil {
-		return nil, fmt.Errorf("the file changed while it was read: %w", err)
-	}
-	item.Bytes, item.MTime = info.Size(), info.ModTime().UnixNano()
-	return data, nil
 }
 
 // agree tells whether two images' values are the same, or, unless exact, nearly.

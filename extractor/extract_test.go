@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
@@ -93,7 +94,7 @@ func goldenFeatures(t *testing.T, dir, name string) {
 }
 
 // goldenItems are the images of shared/oracle/golden/features.
-func goldenItems(t testing.TB) []Item {
+func goldenItems(t testing.TB) []images.Item {
 	t.Helper()
 	text, err := os.ReadFile(testenv.Shared(t, "oracle", "golden", "features", "images.json"))
 	if err != nil {
@@ -103,9 +104,9 @@ func goldenItems(t testing.TB) []Item {
 	if err := json.Unmarshal(text, &paths); err != nil {
 		t.Fatal(err)
 	}
-	items := make([]Item, len(paths))
+	items := make([]images.Item, len(paths))
 	for i, path := range paths {
-		items[i] = Item{Path: path, File: testenv.Shared(t, filepath.FromSlash(path)), Label: -1}
+		items[i] = images.Item{Path: path, File: testenv.Shared(t, filepath.FromSlash(path)), Label: -1}
 	}
 	return items
 }
@@ -233,10 +234,10 @@ func mean(axis uint64, input, output string) []byte {
 }
 
 // greys writes n images, the i-th of the grey 10·i, and returns their items.
-func greys(t testing.TB, n int) []Item {
+func greys(t testing.TB, n int) []images.Item {
 	t.Helper()
 	dir := t.TempDir()
-	items := make([]Item, n)
+	items := make([]images.Item, n)
 	for i := range items {
 		img := image.NewGray(image.Rect(0, 0, 8, 6))
 		for p := range img.Pix {
@@ -250,13 +251,13 @@ func greys(t testing.TB, n int) []Item {
 		if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
 			t.Fatal(err)
 		}
-		items[i] = Item{Path: name, File: f.Name(), Label: -1}
+		items[i] = images.Item{Path: name, File: f.Name(), Label: -1}
 	}
 	return items
 }
 
 // large returns an image that takes longer to decode than any clock needs to go on.
-func large(t testing.TB) Item {
+func large(t testing.TB) images.Item {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "large.png"))
 	if err == nil {
@@ -265,11 +266,11 @@ func large(t testing.TB) Item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Item{Path: "large.png", File: f.Name(), Label: -1}
+	return images.Item{Path: "large.png", File: f.Name(), Label: -1}
 }
 
 // collect extracts into a slice of results by index.
-func collect(t testing.TB, m *Model, items []Item, opts ExtractOptions) ([]Result, Stats) {
+func collect(t testing.TB, m *Model, items []images.Item, opts ExtractOptions) ([]Result, Stats) {
 	t.Helper()
 	results := make([]Result, len(items))
 	stats, err := m.Extract(t.Context(), items, opts, func(r Result) error {
@@ -341,7 +342,7 @@ func TestExtractPassesOverBrokenImages(t *testing.T) {
 
 func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
 	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
-	results, stats := collect(t, m, slices.Repeat([]Item{large(t)}, 5), ExtractOptions{ImageTimeout: 1})
+	results, stats := collect(t, m, slices.Repeat([]images.Item{large(t)}, 5), ExtractOptions{ImageTimeout: 1})
 	if stats.Done != 5 || stats.Failed != 5 {
 		t.Errorf("%+v, want 5 failures", stats)
 	}
@@ -550,7 +551,7 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 }
 
 func BenchmarkExtract(b *testing.B) {
-	l, err := List(ListOptions{Root: testenv.Shared(b, "data", "images", "imagenet_samples")})
+	l, err := images.List(images.ListOptions{Root: testenv.Shared(b, "data", "images", "imagenet_samples")})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/idx"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
@@ -68,7 +68,7 @@ func endlessForBright(batch int64) []byte {
 func TestEndlessRuns(t *testing.T) {
 	dir := t.TempDir()
 	bright := []int{1, 4}
-	var items []Item
+	var items []images.Item
 	for i := range 6 {
 		file := filepath.Join(dir, fmt.Sprint(i, ".png"))
 		img := image.NewGray(image.Rect(0, 0, 8, 6))
@@ -80,7 +80,7 @@ func TestEndlessRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, file, b.String())
-		items = append(items, Item{File: file})
+		items = append(items, images.Item{File: file})
 	}
 	for name, batch := range map[string]int64{"any": -1, "fixed": 3} {
 		m := openTest(t, testModel(t, 6, 8, endlessForBright(batch)), ModelOptions{RunTimeout: 20 * time.Millisecond})
@@ -229,14 +229,15 @@ func TestManyTinyImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, file, b.String())
-	if _, err := List(ListOptions{Root: file}); !errors.Is(err, idx.ErrFormat) {
+	if _, err := images.List(images.ListOptions{Root: file}); !errors.Is(err, images.ErrIDX) {
 		t.Error(err)
 	}
 }
 
 // Folders with two links each to the next are looked into once each.
 func TestLinksThatMultiply(t *testing.T) {
-	root := tree(t, "00/1.png")
+	root := t.TempDir()
+	write(t, filepath.Join(root, "00", "1.png"), "no image")
 	for i := range 22 {
 		dir := filepath.Join(root, fmt.Sprintf("%02d", i))
 		next := fmt.Sprintf("../%02d", i+1)
@@ -245,7 +246,7 @@ func TestLinksThatMultiply(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(root, "22", "image"), "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
-	l, err := List(ListOptions{Root: root})
+	l, err := images.List(images.ListOptions{Root: root})
 	if l == nil || len(l.Items) != 2 {
 		t.Errorf("%+v, %v", l, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -33,7 +34,7 @@ type PixelOptions struct {
 //
 // It returns an error where the options cannot be, where no image can be read,
 // or ctx is cancelled.
-func (o PixelOptions) Spec(ctx context.Context, l *Listing) (*preprocess.Spec, error) {
+func (o PixelOptions) Spec(ctx context.Context, l *images.Listing) (*preprocess.Spec, error) {
 	if !slices.Contains([]string{"", "grey", "rgb"}, o.Channels) {
 		return nil, options.Errorf("Channels", "unknown channels %q; they are grey or rgb", o.Channels)
 	}
@@ -73,13 +74,13 @@ func (o PixelOptions) Spec(ctx context.Context, l *Listing) (*preprocess.Spec, e
 }
 
 // firstSize returns the width and height of the first image that can be read.
-func firstSize(ctx context.Context, items []Item, applyEXIF bool) (image.Point, error) {
+func firstSize(ctx context.Context, items []images.Item, applyEXIF bool) (image.Point, error) {
 	var first error
 	for _, item := range items {
-		data, err := read(&item, nil)
+		data, err := item.Read(nil)
 		if err == nil {
 			var img *image.NRGBA
-			if img, err = item.decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, ApplyEXIF: applyEXIF}); err == nil {
+			if img, err = item.Decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, ApplyEXIF: applyEXIF}); err == nil {
 				return img.Rect.Size(), nil
 			}
 		}
@@ -91,7 +92,7 @@ func firstSize(ctx context.Context, items []Item, applyEXIF bool) (image.Point, 
 		}
 	}
 	if first == nil {
-		first = ErrNoImages
+		first = images.ErrNoImages
 	}
 	return image.Point{}, fmt.Errorf("no image could be read to find out the size: %w", first)
 }
@@ -119,7 +120,7 @@ func NewPixels(spec *preprocess.Spec, applyEXIF bool) (*Pixels, error) {
 }
 
 // Extract is [Model.Extract].
-func (p *Pixels) Extract(ctx context.Context, items []Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+func (p *Pixels) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
 	return extract(ctx, p, items, opts, sink)
 }
 

@@ -18,13 +18,13 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // pixelFeatures extracts the pixels of a listing's images, in its order; those
 // that failed have an error instead.
-func pixelFeatures(t *testing.T, l *Listing, opts PixelOptions) (rows [][]float32, errs []error) {
+func pixelFeatures(t *testing.T, l *images.Listing, opts PixelOptions) (rows [][]float32, errs []error) {
 	t.Helper()
 	spec, err := opts.Spec(t.Context(), l)
 	if err != nil {
@@ -52,7 +52,7 @@ func pixelFeatures(t *testing.T, l *Listing, opts PixelOptions) (rows [][]float3
 // (testdata/generate_pixels.py).
 func TestPixels(t *testing.T) {
 	dir := filepath.Join("testdata", "pixels")
-	l, err := List(ListOptions{Root: dir})
+	l, err := images.List(images.ListOptions{Root: dir})
 	if err != nil || len(l.Items) != 1 {
 		t.Fatalf("%+v, %v", l, err)
 	}
@@ -120,12 +120,16 @@ func TestListIDX(t *testing.T) {
 	writeIDX(t, filepath.Join(dir, "t10k-labels-idx1-ubyte"), 1, []byte{7, 2, 7}, 3)
 	write(t, filepath.Join(dir, "LICENSE"), "no image")
 	for _, root := range []string{dir, file} {
-		l, err := List(ListOptions{Root: root})
+		l, err := images.List(images.ListOptions{Root: root})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := []string{"t10k-images-idx3-ubyte.gz#0 7", "t10k-images-idx3-ubyte.gz#1 2", "t10k-images-idx3-ubyte.gz#2 7"}
-		if got := show(l); !slices.Equal(got, want) || !slices.Equal(l.Classes, []string{"2", "7"}) || l.Root != dir || !l.Grey {
+		got := []string{}
+		for _, item := range l.Items {
+			got = append(got, item.Path+" "+l.Classes[item.Label])
+		}
+		if !slices.Equal(got, want) || !slices.Equal(l.Classes, []string{"2", "7"}) || l.Root != dir || !l.Grey {
 			t.Errorf("%v, classes %v, root %s, grey %v", got, l.Classes, l.Root, l.Grey)
 		}
 		info, err := os.Stat(file)
@@ -167,30 +171,8 @@ func TestListIDX(t *testing.T) {
 	}
 }
 
-func TestListIDXWithoutLabels(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "digits")
-	idxFile(t, file, 2, 1, 1)
-	l, err := List(ListOptions{Root: file})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := show(l); !slices.Equal(got, []string{"digits#0 -", "digits#1 -"}) || len(l.Classes) != 0 {
-		t.Errorf("%v of classes %v", got, l.Classes)
-	}
-}
-
-// TestListImagesBeforeIDX: a folder with image files is one of those.
-func TestListImagesBeforeIDX(t *testing.T) {
-	root := tree(t, "cat/1.png")
-	idxFile(t, filepath.Join(root, "t10k-images-idx3-ubyte"), 2, 1, 1)
-	l, err := List(ListOptions{Root: root})
-	if err != nil || !slices.Equal(show(l), []string{"cat/1.png cat"}) || l.Skipped != 1 || l.Grey {
-		t.Errorf("%+v, %v", l, err)
-	}
-}
-
 func TestListIDXRefuses(t *testing.T) {
-	const images, labels = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+	const pictures, labels = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 	for name, c := range map[string]struct {
 		make func(dir string)
 		root string
@@ -199,28 +181,28 @@ func TestListIDXRefuses(t *testing.T) {
 		says string
 	}{
 		"two in a folder": {func(dir string) {
-			idxFile(t, filepath.Join(dir, images), 1, 1, 1)
+			idxFile(t, filepath.Join(dir, pictures), 1, 1, 1)
 			idxFile(t, filepath.Join(dir, "t10k-images-idx3-ubyte.gz"), 1, 1, 1)
 		}, "", false, nil, "t10k-images-idx3-ubyte.gz, train-images-idx3-ubyte; name one"},
-		"broken":         {func(dir string) { write(t, filepath.Join(dir, images), "no idx") }, images, false, idx.ErrFormat, images},
-		"without images": {func(dir string) { idxFile(t, filepath.Join(dir, images), 0, 2, 2) }, images, false, ErrNoImages, images},
+		"broken":         {func(dir string) { write(t, filepath.Join(dir, pictures), "no idx") }, pictures, false, images.ErrIDX, pictures},
+		"without images": {func(dir string) { idxFile(t, filepath.Join(dir, pictures), 0, 2, 2) }, pictures, false, images.ErrNoImages, pictures},
 		"broken labels": {func(dir string) {
-			idxFile(t, filepath.Join(dir, images), 1, 1, 1)
+			idxFile(t, filepath.Join(dir, pictures), 1, 1, 1)
 			write(t, filepath.Join(dir, labels), "no idx")
-		}, images, false, idx.ErrFormat, labels},
+		}, pictures, false, images.ErrIDX, labels},
 		"labels of others": {func(dir string) {
-			idxFile(t, filepath.Join(dir, images), 2, 1, 1)
+			idxFile(t, filepath.Join(dir, pictures), 2, 1, 1)
 			writeIDX(t, filepath.Join(dir, labels), 1, []byte{1, 2, 3}, 3)
-		}, images, false, nil, labels + " has 3 for the 2 images"},
-		"list": {func(dir string) { idxFile(t, filepath.Join(dir, images), 1, 1, 1) }, images, true, nil, "list"},
+		}, pictures, false, nil, labels + " has 3 for the 2 images"},
+		"list": {func(dir string) { idxFile(t, filepath.Join(dir, pictures), 1, 1, 1) }, pictures, true, nil, "list"},
 	} {
 		dir := t.TempDir()
 		c.make(dir)
-		opts := ListOptions{Root: filepath.Join(dir, c.root)}
+		opts := images.ListOptions{Root: filepath.Join(dir, c.root)}
 		if c.list {
 			opts.ListFile = "list.txt"
 		}
-		_, err := List(opts)
+		_, err := images.List(opts)
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
@@ -239,7 +221,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 		}
 		writePNG(t, name, size[0], size[1])
 	}
-	l, err := List(ListOptions{Root: dir})
+	l, err := images.List(images.ListOptions{Root: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +245,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 func TestPixelOptionsRefuse(t *testing.T) {
 	dir := t.TempDir()
 	writePNG(t, filepath.Join(dir, "1.png"), 4, 3)
-	l, err := List(ListOptions{Root: dir})
+	l, err := images.List(images.ListOptions{Root: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +263,7 @@ func TestPixelOptionsRefuse(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", o, err, says)
 		}
 	}
-	if _, err := (PixelOptions{}).Spec(t.Context(), &Listing{}); !errors.Is(err, ErrNoImages) {
+	if _, err := (PixelOptions{}).Spec(t.Context(), &images.Listing{}); !errors.Is(err, images.ErrNoImages) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -293,7 +275,7 @@ func TestPixelOptionsRefuse(t *testing.T) {
 
 // TestPixelFingerprint: everything that changes features changes it.
 func TestPixelFingerprint(t *testing.T) {
-	l := &Listing{}
+	l := &images.Listing{}
 	seen := map[string]PixelOptions{}
 	for _, o := range []PixelOptions{
 		{Width: 4, Height: 3}, {Width: 3, Height: 4}, {Width: 4, Height: 3, Channels: "grey"}, {Width: 4, Height: 3, Mean: []float64{0.5}},

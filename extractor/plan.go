@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -48,7 +49,7 @@ const gain = 1.02
 // extraction is one run of Extract.
 type extraction struct {
 	model  model
-	items  []Item
+	items  []images.Item
 	opts   ExtractOptions
 	sink   func(Result) error
 	tuning tuning
@@ -65,7 +66,7 @@ type extraction struct {
 
 // take hands out up to n consecutive items and the index of the first. There are
 // none at the end.
-func (e *extraction) take(ctx context.Context, n int) (items []Item, from int, err error) {
+func (e *extraction) take(ctx context.Context, n int) (items []images.Item, from int, err error) {
 	if e.opts.Feed == nil {
 		to := int(e.next.Add(int64(n)))
 		from, to = min(to-n, len(e.items)), min(to, len(e.items))

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // tuned extracts as a long run does: it tries all batches for a while, and all
 // numbers of threads.
-func tuned(t *testing.T, m *Model, items []Item, workers int) ([]Result, Plan) {
+func tuned(t *testing.T, m *Model, items []images.Item, workers int) ([]Result, Plan) {
 	t.Helper()
 	results := make([]Result, len(items))
 	var plan Plan

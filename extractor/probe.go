@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // probeVersion is the version of the images that [ProbeImage] draws. Other images need
@@ -34,13 +35,13 @@ func (m *Model) Probe(ctx context.Context) (*features.Probe, error) {
 	if m.probed.probe != nil {
 		return m.probed.probe, nil
 	}
-	var items []Item
+	var items []images.Item
 	for i := range probeImages {
 		size := probeSizes[i]
 		if m.Spec.Resize == preprocess.Exact {
 			size = image.Pt(m.Spec.Width, m.Spec.Height)
 		}
-		items = append(items, PixelsItem(fmt.Sprintf("%d of the probe", i), ProbeImage(i, size.X, size.Y)))
+		items = append(items, images.PixelsItem(fmt.Sprintf("%d of the probe", i), ProbeImage(i, size.X, size.Y)))
 	}
 	p := &features.Probe{Version: probeVersion, Images: probeImages, Features: make([]float32, probeImages*m.Dim())}
 	_, err := m.Extract(ctx, items, ExtractOptions{Batch: 1, NoHash: true}, func(r Result) error {

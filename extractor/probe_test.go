@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // TestProbeImages: the images of a probe are the same for ever, as files keep what models
@@ -94,9 +95,9 @@ func TestProbe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var items []Item
+			var items []images.Item
 			for i, size := range probeSizes {
-				items = append(items, PixelsItem("", ProbeImage(i, size.X, size.Y)))
+				items = append(items, images.PixelsItem("", ProbeImage(i, size.X, size.Y)))
 			}
 			results, _ := collect(t, m, items, ExtractOptions{})
 			for i, r := range results {

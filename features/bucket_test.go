@@ -20,14 +20,14 @@ import (
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
-	"github.com/mlrbfn/mlrbfn/internal/teststore"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // inBucket opens the folder set of a real object store, behind a proxy that calls before
 // ahead of each request, and returns the folder on the disk that has its objects.
 func inBucket(t *testing.T, before func(*http.Request)) (set *features.Bucket, folder string) {
 	t.Helper()
-	folder, address := teststore.Start(t, "s3")
+	folder, address := testenv.Start(t, "s3")
 	target, err := url.Parse("http://" + address)
 	check(t, err)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {

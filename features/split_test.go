@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 func TestSplitRows(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 var header = features.Header{

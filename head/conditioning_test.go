@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"

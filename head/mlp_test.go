@@ -9,7 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 

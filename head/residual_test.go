@@ -12,7 +12,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // drawNetwork draws a network with parameters in a range where nothing

@@ -15,8 +15,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/metrics"
 
 	"pgregory.net/rapid"
-
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // number is a JSON number, or a string for what JSON has no number for.

@@ -17,7 +17,7 @@ import (
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
-	"github.com/mlrbfn/mlrbfn/internal/teststore"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -25,7 +25,7 @@ import (
 // of one are not those that were written, and the reason is said. Verdicts that were sent
 // again are whole, whatever their ETag. Where a record is damaged its shard is judged again.
 func TestPartsInBucket(t *testing.T) {
-	folder, address := teststore.Start(t, "s3")
+	folder, address := testenv.Start(t, "s3")
 	target, err := url.Parse("http://" + address)
 	check(t, err)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {

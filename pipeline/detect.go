@@ -18,12 +18,12 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/setaside"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // DetectOptions says which images to judge by what.
@@ -76,14 +76,14 @@ type Judgement struct {
 	Explanation *Explanation // nil without DetectOptions.Explain
 	Features    []float32    // of the image, as the detector reads them; nil without a verdict
 
-	item extractor.Item
+	item images.Item
 }
 
 // Image reads and decodes the image, wherever it is by now.
 func (j Judgement) Image(ctx context.Context, opts preprocess.DecodeOptions) (image.Image, error) {
 	item := j.item
 	if j.SetAside != "" {
-		item = extractor.Item{Path: item.Path, File: j.SetAside, Label: -1}
+		item = images.Item{Path: item.Path, File: j.SetAside, Label: -1}
 	}
 	opts.MaxPixels = cmp.Or(opts.MaxPixels, preprocess.DefaultMaxPixels)
 	img, _, err := item.Image(ctx, opts)
@@ -105,7 +105,7 @@ type DetectStats struct {
 // before it are done. An image that cannot be read is a judgement with an error
 // and stops nothing; an idx file that cannot is an error.
 func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
-	if slices.ContainsFunc(opts.Paths, source.Judged) {
+	if slices.ContainsFunc(opts.Paths, images.Judged) {
 		return detectSources(ctx, opts, sink)
 	}
 	// Paths that cannot be are told before a model is loaded.
@@ -117,7 +117,7 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 }
 
 // detect is Detect with the images of opts.Paths.
-func detect(ctx context.Context, opts DetectOptions, items []extractor.Item, sink func(Judgement) error) (_ DetectStats, err error) {
+func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink func(Judgement) error) (_ DetectStats, err error) {
 	var aside *setaside.Target
 	if opts.SetAside != "" {
 		if aside, err = setaside.Open(opts.SetAside); err != nil {
@@ -195,7 +195,7 @@ func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement)
 	if opts.More != nil {
 		return DetectStats{}, fmt.Errorf("further paths (-) go with images on the disk, and not with tars, tables and buckets")
 	}
-	listing, err := source.List(ctx, opts.Paths...)
+	listing, err := images.ListSources(ctx, opts.Paths...)
 	if err != nil {
 		return DetectStats{}, err
 	}
@@ -204,10 +204,10 @@ func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement)
 		units[i] = i
 		expected += max(listing.Units[i].Size/(100<<10), 1)
 	}
-	stream := listing.Stream(ctx, units, source.StreamOptions{Failures: true})
+	stream := listing.Stream(ctx, units, images.StreamOptions{Failures: true})
 	defer stream.Close()
 	opts.Run.Expected = int(expected)
-	opts.Run.Feed = func(ctx context.Context) (extractor.Item, error) {
+	opts.Run.Feed = func(ctx context.Context) (images.Item, error) {
 		item, _, err := stream.Next(ctx)
 		return item, err
 	}
@@ -240,7 +240,7 @@ func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result,
 
 // setAside moves or copies an image's file, unless it is another by now or lies
 // outside the folder that was named.
-func (opts *DetectOptions) setAside(aside *setaside.Target, item extractor.Item) (to string, err error) {
+func (opts *DetectOptions) setAside(aside *setaside.Target, item images.Item) (to string, err error) {
 	root, name, err := item.Locate()
 	if err != nil {
 		return "", err
@@ -255,7 +255,7 @@ func (opts *DetectOptions) setAside(aside *setaside.Target, item extractor.Item)
 
 // pathOf returns the path that names an image in judgements. An item's own path names it
 // in the folder for images that are set aside.
-func pathOf(item extractor.Item) string {
+func pathOf(item images.Item) string {
 	if item.InIDX() {
 		return path.Join(path.Dir(filepath.ToSlash(item.File)), item.Path)
 	}
@@ -390,8 +390,8 @@ func ordered[T any](sink func(T) error) func(index int, v T) error {
 // all the images in them, but those in the folder apart, unless "". A path that
 // is absent is an image that cannot be read; where these are all paths, one of
 // them must be there.
-func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]extractor.Item, error) {
-	var items []extractor.Item
+func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]images.Item, error) {
+	var items []images.Item
 	var missing error
 	found := false
 	for _, p := range paths {
@@ -399,17 +399,17 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 		switch {
 		case err != nil:
 			missing = err
-			items = append(items, extractor.Item{Path: named(p), File: p, Label: -1})
-		case !info.IsDir() && !extractor.IsIDX(p):
+			items = append(items, images.Item{Path: named(p), File: p, Label: -1})
+		case !info.IsDir() && !images.IsIDX(p):
 			found = true
-			item, err := extractor.NamedItem(p, named(p))
+			item, err := images.NamedItem(p, named(p))
 			if err != nil {
 				missing = err
 			}
 			items = append(items, item)
 		default:
-			listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: p, Except: apart})
-			if err != nil && !(errors.Is(err, extractor.ErrNoImages) && (len(paths) > 1 || !all)) {
+			listing, err := images.ListContext(ctx, images.ListOptions{Root: p, Except: apart})
+			if err != nil && !(errors.Is(err, images.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}
 			if listing == nil {
@@ -418,7 +418,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 			found = true
 			items = append(items, listing.Items...)
 			for _, e := range listing.Errors {
-				items = append(items, extractor.Item{Path: e.Path, File: filepath.Join(p, filepath.FromSlash(e.Path)), Label: -1})
+				items = append(items, images.Item{Path: e.Path, File: filepath.Join(p, filepath.FromSlash(e.Path)), Label: -1})
 			}
 		}
 	}
@@ -427,7 +427,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 		if err != nil {
 			return nil, err
 		}
-		items = slices.DeleteFunc(items, func(item extractor.Item) bool {
+		items = slices.DeleteFunc(items, func(item images.Item) bool {
 			file, err := filepath.Abs(item.File)
 			if err == nil {
 				file, err = filepath.Rel(apart, file)
@@ -435,7 +435,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 			return err == nil && filepath.IsLocal(file)
 		})
 		if all && len(items) == 0 {
-			return nil, fmt.Errorf("%w but those in %s, where images are set aside", extractor.ErrNoImages, apart)
+			return nil, fmt.Errorf("%w but those in %s, where images are set aside", images.ErrNoImages, apart)
 		}
 	}
 	switch {
@@ -445,7 +445,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]e
 	case !found && missing != nil:
 		return nil, missing
 	case len(items) == 0:
-		return nil, fmt.Errorf("%w under the given paths", extractor.ErrNoImages)
+		return nil, fmt.Errorf("%w under the given paths", images.ErrNoImages)
 	}
 	return items, nil
 }

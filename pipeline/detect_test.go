@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
@@ -33,7 +33,7 @@ func TestListPaths(t *testing.T) {
 		"in the order of naming": {paths: []string{"top.png", "a"}, want: []string{"top.png", "a/1.png", "a/2.png"}},
 		"an absent one of two":   {paths: []string{"gone.png", "top.png"}, want: []string{"gone.png", "top.png"}},
 		"absent":                 {paths: []string{"gone.png", "gone"}, err: fs.ErrNotExist},
-		"nothing in it":          {paths: []string{"empty"}, err: extractor.ErrNoImages},
+		"nothing in it":          {paths: []string{"empty"}, err: images.ErrNoImages},
 		"nothing in one of two":  {paths: []string{"empty", "top.png"}, want: []string{"top.png"}},
 	}
 	for name, tt := range tests {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -51,7 +52,7 @@ func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures 
 	if err != nil {
 		return nil, err
 	}
-	var items []extractor.Item
+	var items []images.Item
 	var of []*Explanation
 	for k, i := range at {
 		if where && answers[i].OOD {
@@ -63,7 +64,7 @@ func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures 
 }
 
 // addMaps adds the maps of images to their explanations.
-func addMaps(ctx context.Context, e *Explainer, backbone detector.Backbone, items []extractor.Item, run extractor.ExtractOptions, to []*Explanation) error {
+func addMaps(ctx context.Context, e *Explainer, backbone detector.Backbone, items []images.Item, run extractor.ExtractOptions, to []*Explanation) error {
 	maps, err := e.Where(ctx, backbone, items, run)
 	for i, m := range maps {
 		to[i].Where, to[i].WhereErr = m.Map, m.Err
@@ -129,7 +130,7 @@ func (e *explaining) flush(ctx context.Context) error {
 		return err
 	}
 	reasons := make([]*Explanation, len(e.results))
-	var items []extractor.Item
+	var items []images.Item
 	var of []*Explanation
 	for i, r := range e.results {
 		if r.Err != nil {

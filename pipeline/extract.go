@@ -16,13 +16,13 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	sourcelist "github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // tool is the name of the program that feature sets record.
@@ -164,7 +164,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]extractor.Item)}
+	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]images.Item)}
 	e.result.Quantised = quantised
 	if err := e.run(ctx); err != nil {
 		return nil, err
@@ -177,14 +177,14 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 	if opts.List != "" || opts.Names != "" || opts.Images != "" {
 		return nil, options.Errorf("Sources", "they go with neither Images nor List")
 	}
-	sources, err := sourcelist.List(ctx, opts.Sources...)
+	sources, err := images.ListSources(ctx, opts.Sources...)
 	if err != nil {
 		return nil, err
 	}
 	if opts.Model == extractor.PixelsName && opts.Detector == nil && opts.Pixels.Width == 0 {
 		return nil, options.Errorf("Width", "images that come in tars, tables or from a bucket need the size to make them of")
 	}
-	model, source, err := openBackbone(ctx, opts, &extractor.Listing{Root: sources.Root})
+	model, source, err := openBackbone(ctx, opts, &images.Listing{Root: sources.Root})
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone
 func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (detector.Backbone, detector.Source, string, error) {
 	items, complete, err := found.wait(ctx, firstImages)
 	sized := opts.Model != extractor.PixelsName || opts.Pixels.Width > 0
-	if err == nil && complete == nil && (extractor.IsIDX(items[0].File) || opts.Shard.Count > 0 && !sized) {
+	if err == nil && complete == nil && (images.IsIDX(items[0].File) || opts.Shard.Count > 0 && !sized) {
 		// An idx file is listed at once, and has a say in how it is treated; the
 		// first image of all, which tells the size of pixels, may be in another
 		// shard.
@@ -259,7 +259,7 @@ func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (
 		return nil, detector.Source{}, "", err
 	}
 	if complete == nil {
-		complete = &extractor.Listing{Root: opts.Images, Items: items}
+		complete = &images.Listing{Root: opts.Images, Items: items}
 	}
 	root, err := filepath.Abs(complete.Root) // needed again from other working directories
 	if err != nil {
@@ -275,7 +275,7 @@ type extraction struct {
 	model  detector.Backbone
 	w      *features.Writer
 	found  *listing
-	now    map[string]extractor.Item // images that are not as they were listed, by path
+	now    map[string]images.Item // images that are not as they were listed, by path
 	result ExtractResult
 	done   int // images of found that are through
 }
@@ -283,7 +283,7 @@ type extraction struct {
 // run makes the rows that are missing.
 func (e *extraction) run(ctx context.Context) error {
 	if !e.opts.Verify {
-		e.found.leaveOut(func(item extractor.Item) bool { return e.has(item.Path, item.Bytes, item.MTime) })
+		e.found.leaveOut(func(item images.Item) bool { return e.has(item.Path, item.Bytes, item.MTime) })
 	}
 	if e.opts.Run.Progress != nil {
 		e.opts.Run.Progress(0, 0, e.total(0))
@@ -309,7 +309,7 @@ func (e *extraction) run(ctx context.Context) error {
 }
 
 // extract makes the rows of some images.
-func (e *extraction) extract(ctx context.Context, items []extractor.Item) error {
+func (e *extraction) extract(ctx context.Context, items []images.Item) error {
 	run, failed := e.opts.Run, len(e.result.Failed)
 	if report := e.opts.Run.Progress; report != nil {
 		run.Progress = func(done, failedNow, _ int) {
@@ -361,7 +361,7 @@ func (e *extraction) failure(path string, err error) features.Failure {
 }
 
 // compare returns the images whose content has changed since their rows were made.
-func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]extractor.Item, error) {
+func (e *extraction) compare(ctx context.Context, items []images.Item) ([]images.Item, error) {
 	var mu sync.Mutex
 	before := e.done
 	same := make([]bool, len(items))
@@ -397,7 +397,7 @@ func (e *extraction) compare(ctx context.Context, items []extractor.Item) ([]ext
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	var changed []extractor.Item
+	var changed []images.Item
 	for i, item := range items {
 		if !same[i] {
 			changed = append(changed, item)
@@ -514,7 +514,7 @@ func apart(images, out string) error {
 
 // openBackbone opens what the options name and says what it is, for the set and
 // for detectors.
-func openBackbone(ctx context.Context, opts ExtractOptions, listing *extractor.Listing) (detector.Backbone, detector.Source, error) {
+func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.Listing) (detector.Backbone, detector.Source, error) {
 	if d := opts.Detector; d != nil {
 		model, err := d.OpenBackbone(ctx, opts.Model, opts.Backbone)
 		if err != nil {

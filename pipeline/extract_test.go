@@ -21,7 +21,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // tile writes a picture of 4×3 pixels, all of which follow from the seed.

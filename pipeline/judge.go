@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -81,18 +82,18 @@ func (j *Judge) Close() error { return j.backbone.Close() }
 
 // Picture is an image to judge, made by [File], [Encoded], [Reader] or [Decoded].
 type Picture struct {
-	item extractor.Item
+	item images.Item
 	err  error
 }
 
 // File is the image in a file.
 func File(path string) Picture {
-	return Picture{item: extractor.Item{Path: path, File: path, Label: -1}}
+	return Picture{item: images.Item{Path: path, File: path, Label: -1}}
 }
 
 // Encoded is an image in the form of a file, such as the bytes of a JPEG, which
 // must not change before it is judged.
-func Encoded(data []byte) Picture { return Picture{item: extractor.EncodedItem("image", data)} }
+func Encoded(data []byte) Picture { return Picture{item: images.EncodedItem("image", data)} }
 
 // mostEncoded bounds what Reader reads, as files are bounded.
 const mostEncoded = 1 << 30
@@ -112,7 +113,7 @@ func Reader(r io.Reader) Picture {
 // module's decoders give; those of other packages may differ from them, by the
 // last bits of a JPEG's pixels for example. Encoded and File leave decoding to
 // this module.
-func Decoded(img image.Image) Picture { return Picture{item: extractor.PixelsItem("image", img)} }
+func Decoded(img image.Image) Picture { return Picture{item: images.PixelsItem("image", img)} }
 
 // Image judges one image.
 func (j *Judge) Image(ctx context.Context, p Picture) (Verdict, error) {
@@ -142,7 +143,7 @@ func (j *Judge) Images(ctx context.Context, pictures ...Picture) ([]Answer, erro
 // judge judges pictures and, if asked to, keeps the features of each.
 func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Answer, [][]float32, error) {
 	answers, rows := make([]Answer, len(pictures)), make([][]float32, len(pictures))
-	var items []extractor.Item
+	var items []images.Item
 	var at []int // which picture an item is
 	for i, p := range pictures {
 		if p.err != nil {

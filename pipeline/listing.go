@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -14,10 +14,10 @@ type listing struct {
 	wake chan struct{} // has a value when something has changed
 
 	mu       sync.Mutex
-	blocks   [][]extractor.Item        // found, and neither taken nor known; in blocks, to let go of them one by one
-	n        int                       // images in blocks
-	known    func(extractor.Item) bool // nothing is to be done of those; nil knows none
-	complete *extractor.Listing        // nil until all are found
+	blocks   [][]images.Item        // found, and neither taken nor known; in blocks, to let go of them one by one
+	n        int                    // images in blocks
+	known    func(images.Item) bool // nothing is to be done of those; nil knows none
+	complete *images.Listing        // nil until all are found
 }
 
 // list begins to list images, those that belong to the shard. If that fails it
@@ -31,9 +31,9 @@ func list(ctx context.Context, cancel context.CancelCauseFunc, opts ExtractOptio
 				panic(p)
 			}
 		}()
-		all, err := extractor.ListContext(ctx, extractor.ListOptions{
+		all, err := images.ListContext(ctx, images.ListOptions{
 			Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names,
-			Found: func(item extractor.Item) error {
+			Found: func(item images.Item) error {
 				if opts.Shard.Holds(item.Path) {
 					l.add(item)
 				}
@@ -60,7 +60,7 @@ func (l *listing) changed() {
 	}
 }
 
-func (l *listing) add(item extractor.Item) {
+func (l *listing) add(item images.Item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.known == nil || !l.known(item) {
@@ -69,10 +69,10 @@ func (l *listing) add(item extractor.Item) {
 	}
 }
 
-func (l *listing) push(item extractor.Item) {
+func (l *listing) push(item images.Item) {
 	last := len(l.blocks) - 1
 	if last < 0 || len(l.blocks[last]) == cap(l.blocks[last]) {
-		l.blocks = append(l.blocks, make([]extractor.Item, 0, firstImages))
+		l.blocks = append(l.blocks, make([]images.Item, 0, firstImages))
 		last++
 	}
 	l.blocks[last] = append(l.blocks[last], item)
@@ -81,7 +81,7 @@ func (l *listing) push(item extractor.Item) {
 
 // wait waits until there are n images to take, or no more to come, and returns
 // the first of them, and the listing if it is complete.
-func (l *listing) wait(ctx context.Context, n int) ([]extractor.Item, *extractor.Listing, error) {
+func (l *listing) wait(ctx context.Context, n int) ([]images.Item, *images.Listing, error) {
 	for {
 		if left, complete := l.look(); left >= n || complete != nil {
 			l.mu.Lock()
@@ -101,7 +101,7 @@ func (l *listing) wait(ctx context.Context, n int) ([]extractor.Item, *extractor
 
 // look returns how many images there are to take, and the listing if it is
 // complete.
-func (l *listing) look() (int, *extractor.Listing) {
+func (l *listing) look() (int, *images.Listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.n, l.complete
@@ -109,7 +109,7 @@ func (l *listing) look() (int, *extractor.Listing) {
 
 // take takes images, a multiple of unit and mostImages at most unless they are
 // the last; with none left the listing is complete.
-func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) {
+func (l *listing) take(ctx context.Context, unit int) ([]images.Item, error) {
 	if _, _, err := l.wait(ctx, unit); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) 
 	if l.complete == nil {
 		n -= n % unit
 	}
-	taken := make([]extractor.Item, 0, n)
+	taken := make([]images.Item, 0, n)
 	for len(taken) < n {
 		first := l.blocks[0]
 		part := min(n-len(taken), len(first))
@@ -134,7 +134,7 @@ func (l *listing) take(ctx context.Context, unit int) ([]extractor.Item, error) 
 }
 
 // leaveOut says of which images nothing is to be done.
-func (l *listing) leaveOut(known func(extractor.Item) bool) {
+func (l *listing) leaveOut(known func(images.Item) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	blocks := l.blocks

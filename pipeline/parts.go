@@ -18,11 +18,11 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // extractPart is Extract for a shard of a set of parts. The manifest of the set is
@@ -167,7 +167,7 @@ func placeFor(url string, cache string, shard features.Shard, speculate bool) (p
 }
 
 // inputsOf identifies all that a set is made of.
-func inputsOf(opts ExtractOptions, source detector.Source, root string, classes []string, items []extractor.Item) string {
+func inputsOf(opts ExtractOptions, source detector.Source, root string, classes []string, items []images.Item) string {
 	hash := optionsHash(opts, source, root)
 	fmt.Fprintf(hash, "%q\x00", classes)
 	for _, item := range items {
@@ -182,7 +182,7 @@ func inputsOf(opts ExtractOptions, source detector.Source, root string, classes 
 
 // inputsOfSources is inputsOf for opts.Sources; "" if something cannot be read now, or if
 // nobody says whether a tar or table has changed.
-func inputsOfSources(opts ExtractOptions, source detector.Source, listing *source.Listing) string {
+func inputsOfSources(opts ExtractOptions, source detector.Source, listing *images.Sources) string {
 	hash := optionsHash(opts, source, listing.Root)
 	many := 0
 	for i := range listing.Units {
@@ -243,7 +243,7 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*Ver
 		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
 	// A list is one here, unlike in Detect, which is given what a shell finds in folders.
-	if slices.ContainsFunc(opts.Paths, func(path string) bool { return source.Wanted(path) }) {
+	if slices.ContainsFunc(opts.Paths, func(path string) bool { return images.Wanted(path) }) {
 		return detectParts(ctx, opts, to, sourceImages)
 	}
 	return detectParts(ctx, opts, to, fileImages)
@@ -262,7 +262,7 @@ type partImages struct {
 	known func(path string) bool
 	// rest returns the images without a line, n of which are there: a list, or a stream.
 	// The latter calls unread as [verdicts.Writer.Unread] is called.
-	rest func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(path string)) (items []extractor.Item, end func())
+	rest func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(path string)) (items []images.Item, end func())
 }
 
 // fileImages are those of files and folders.
@@ -271,7 +271,7 @@ func fileImages(ctx context.Context, opts DetectOptions, shard features.Shard) (
 	if err != nil {
 		return p, err
 	}
-	items = slices.DeleteFunc(items, func(item extractor.Item) bool { return !shard.Holds(pathOf(item)) })
+	items = slices.DeleteFunc(items, func(item images.Item) bool { return !shard.Holds(pathOf(item)) })
 	listing := sha256.New()
 	for _, item := range items {
 		fmt.Fprintf(listing, "%s\x00%d\x00%d\x00", pathOf(item), item.Bytes, item.MTime)
@@ -285,7 +285,7 @@ func fileImages(ctx context.Context, opts DetectOptions, shard features.Shard) (
 		next++
 		return true
 	}
-	p.rest = func(context.Context, *extractor.ExtractOptions, *parts.Recorder, func(string)) ([]extractor.Item, func()) {
+	p.rest = func(context.Context, *extractor.ExtractOptions, *parts.Recorder, func(string)) ([]images.Item, func()) {
 		return items[next:], func() {}
 	}
 	return p, nil
@@ -295,7 +295,7 @@ func fileImages(ctx context.Context, opts DetectOptions, shard features.Shard) (
 // it is read: one whose last lines may be missing is read again, and the images that have
 // a line are passed over.
 func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard) (p partImages, err error) {
-	found, err := source.List(ctx, opts.Paths...)
+	found, err := images.ListSources(ctx, opts.Paths...)
 	if err != nil {
 		return p, err
 	}
@@ -373,7 +373,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		}
 		return false
 	}
-	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(string)) ([]extractor.Item, func()) {
+	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(string)) ([]images.Item, func()) {
 		before, expected := int64(0), int64(0)
 		for _, unit := range units[:at] {
 			before += max(found.Units[unit].Size, 1)
@@ -381,13 +381,13 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		for _, unit := range units[at:] {
 			expected += max(found.Units[unit].Size/(100<<10), 1)
 		}
-		stream := found.Stream(ctx, units[at:], source.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c source.Contents) {
+		stream := found.Stream(ctx, units[at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
 			if u := &found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
 				unread(u.Name())
 			}
 		}})
 		run.Expected = int(expected)
-		run.Feed = func(ctx context.Context) (extractor.Item, error) {
+		run.Feed = func(ctx context.Context) (images.Item, error) {
 			for {
 				item, unit, err := stream.Next(ctx)
 				if recorder.Share(stream.Share()); len(lines) == 0 || err != nil && err != io.EOF {

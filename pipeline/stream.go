@@ -13,16 +13,16 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 // streaming is an extraction of images that come in streams: of tars, Parquet files,
 // buckets and lists.
 type streaming struct {
 	*extraction
-	listing *source.Listing
+	listing *images.Sources
 	states  []*state // of the listing's units; nil of those of other shards
 
 	mu     sync.Mutex
@@ -42,13 +42,13 @@ type state struct {
 	ended    bool
 	through  int // images that have a result
 	rows     int // images that have a row, if it is noted
-	contents source.Contents
+	contents images.Contents
 	failed   []features.Failure
 }
 
 // holds tells whether a unit belongs to a shard. Files of many images go to the shards in
 // turn, so that all have about as many; images as the paths of files do.
-func holds(shard features.Shard, u *source.Unit, many int) bool {
+func holds(shard features.Shard, u *images.Unit, many int) bool {
 	if shard.Count == 0 || !u.Many() {
 		return shard.Holds(u.Path)
 	}
@@ -56,7 +56,7 @@ func holds(shard features.Shard, u *source.Unit, many int) bool {
 }
 
 // stream makes the rows that are missing of what opts.Sources name.
-func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*streaming, error) {
+func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*streaming, error) {
 	s := &streaming{extraction: e, listing: listing, states: make([]*state, len(listing.Units))}
 	var units []int
 	many, expected, before := 0, int64(0), int64(0)
@@ -85,12 +85,12 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 	if report := e.opts.Run.Progress; report != nil {
 		report(0, 0, -1)
 	}
-	feed := listing.Stream(ctx, units, source.StreamOptions{
+	feed := listing.Stream(ctx, units, images.StreamOptions{
 		Before: before,
 		Skip: func(path string, bytes, mtime int64) bool {
 			return !e.opts.Verify && e.has(path, bytes, mtime)
 		},
-		Ended: func(unit int, c source.Contents) {
+		Ended: func(unit int, c images.Contents) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.states[unit].ended, s.states[unit].contents = true, c
@@ -100,7 +100,7 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 	defer feed.Close()
 	run := e.opts.Run
 	run.Expected = int(expected)
-	run.Feed = func(ctx context.Context) (extractor.Item, error) {
+	run.Feed = func(ctx context.Context) (images.Item, error) {
 		item, unit, err := feed.Next(ctx)
 		if e.opts.recorder.Share(feed.Share()); err != nil {
 			return item, err
@@ -126,7 +126,7 @@ func (e *extraction) stream(ctx context.Context, listing *source.Listing) (*stre
 // finished returns the result of an extraction of tars and tables if the set is there
 // already and they have not changed, else nil. It takes no longer for more images than it
 // takes to read their names and labels.
-func finished(ctx context.Context, opts ExtractOptions, model detector.Backbone, src detector.Source, listing *source.Listing) (*ExtractResult, error) {
+func finished(ctx context.Context, opts ExtractOptions, model detector.Backbone, src detector.Source, listing *images.Sources) (*ExtractResult, error) {
 	// A class for all images is no part of what a set tells.
 	if opts.Verify || opts.Force || opts.Class != "" {
 		return nil, nil
@@ -175,7 +175,7 @@ func finished(ctx context.Context, opts ExtractOptions, model detector.Backbone,
 }
 
 // partOf describes the whole that a shard is part of.
-func partOf(shard features.Shard, listing *source.Listing) *features.Part {
+func partOf(shard features.Shard, listing *images.Sources) *features.Part {
 	paths := sha256.New()
 	for i := range listing.Units {
 		fmt.Fprintf(paths, "%s\x00", listing.Units[i].Path)
@@ -194,7 +194,7 @@ func (s *streaming) recall(unit int) (err error) {
 	default:
 		if size, mtime, ok := s.w.Known(u.Path); ok && (u.Size < 0 || size == u.Size) && (u.MTime == 0 || mtime == u.MTime) {
 			state.known = true
-			state.contents.Images = []source.Image{{Path: u.Path, Label: u.Label, Bytes: size, MTime: mtime}}
+			state.contents.Images = []images.Member{{Path: u.Path, Label: u.Label, Bytes: size, MTime: mtime}}
 		}
 	}
 	return err
@@ -243,12 +243,12 @@ func (s *streaming) note(unit int) {
 	if !u.Many() || !state.contents.Complete || u.Version == "" || s.broken != nil {
 		return
 	}
-	s.broken = s.w.AddSource(features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version, Images: images(state.contents.Images), Failed: state.failed})
+	s.broken = s.w.AddSource(features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version, Images: setImages(state.contents.Images), Failed: state.failed})
 	state.rows, state.noted, state.contents.Images = rows(state), true, nil
 }
 
-// images returns images as a set has them.
-func images(from []source.Image) []features.Image {
+// setImages returns images as a set has them.
+func setImages(from []images.Member) []features.Image {
 	to := make([]features.Image, len(from))
 	for i, img := range from {
 		to[i] = features.Image{Path: img.Path, Bytes: img.Bytes, MTime: img.MTime}
@@ -297,7 +297,7 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 		if state.noted {
 			unit.Source = u.Path
 		} else {
-			unit.Images = images(state.contents.Images)
+			unit.Images = setImages(state.contents.Images)
 		}
 		set.Units = append(set.Units, unit)
 		if state.contents.Lost != nil || u.Many() && !state.known && !state.contents.Complete || !u.Many() && len(state.failed) > 0 {
@@ -310,7 +310,7 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 		set.Part = partOf(shard, s.listing)
 	} else if n == 0 {
 		if len(result.Failed) == 0 {
-			return nil, fmt.Errorf("%w in %v", extractor.ErrNoImages, s.opts.Sources)
+			return nil, fmt.Errorf("%w in %v", images.ErrNoImages, s.opts.Sources)
 		}
 		first := result.Failed[0]
 		return nil, fmt.Errorf("no image of %v gave features; the first: %s: %s", s.opts.Sources, first.Path, first.Error)

@@ -8,7 +8,7 @@ import (
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
-	"github.com/mlrbfn/mlrbfn/internal/teststore"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 var now = time.Date(2026, 11, 23, 5, 0, 0, 0, time.UTC)
@@ -65,7 +65,7 @@ func TestCount(t *testing.T) {
 // TestVerdictsInBucket: while a run writes verdicts in three shards beside finished ones in
 // two, all that is said is of three.
 func TestVerdictsInBucket(t *testing.T) {
-	teststore.Start(t, "s3")
+	testenv.Start(t, "s3")
 	const url = "s3://data/verdicts"
 	to, err := OpenVerdictBucket(t.Context(), url)
 	if err != nil {

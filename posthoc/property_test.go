@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 

@@ -20,7 +20,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/idx"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // FeatureSet makes one set of images from feature sets, row after row. These must
@@ -94,7 +94,7 @@ type files struct {
 	idx   struct { // the idx file that was read last
 		sync.Mutex
 		key    string
-		images *idx.Images
+		images *images.IDX
 	}
 }
 
@@ -169,7 +169,7 @@ func (f *files) fromIDX(root, name string, number int, img features.Image) (imag
 			return nil, err
 		}
 		defer file.Close()
-		images, err := idx.ReadImages(file)
+		images, err := images.ReadIDX(file)
 		if err != nil {
 			return nil, err
 		}

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
-	"github.com/mlrbfn/mlrbfn/serve/folder"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
@@ -49,10 +49,10 @@ func (s *Server) openFolders() error {
 			return options.Errorf("Folders", "two folders have the source %q", f.Source)
 		}
 		sources[f.Source] = true
-		watched, err := folder.New(folder.Options{
+		watched, err := images.Watch(images.WatchOptions{
 			Dir: f.Dir, Source: f.Source, Every: s.opts.FolderEvery, Settle: s.opts.FolderSettle, MaxBytes: s.opts.MaxBody, Workers: s.opts.Running, Log: s.log,
 			Known: s.knownFiles,
-			Image: func(ctx context.Context, img folder.Image) error { return s.folderImage(ctx, f.Source, img) },
+			Image: func(ctx context.Context, img images.WatchedImage) error { return s.folderImage(ctx, f.Source, img) },
 		})
 		if err != nil {
 			return options.Errorf("Folders", "%w", err)
@@ -98,7 +98,7 @@ const folderPause = 50 * time.Millisecond
 
 // folderImage judges an image of a folder and returns when its verdict is stored. It waits
 // where a request would be refused.
-func (s *Server) folderImage(ctx context.Context, source string, img folder.Image) error {
+func (s *Server) folderImage(ctx context.Context, source string, img images.WatchedImage) error {
 	if img.Err != nil {
 		return s.brokenImage(ctx, source, img, img.Err)
 	}
@@ -143,7 +143,7 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // brokenImage notes a file that cannot be judged.
-func (s *Server) brokenImage(ctx context.Context, source string, img folder.Image, why error) error {
+func (s *Server) brokenImage(ctx context.Context, source string, img images.WatchedImage, why error) error {
 	_, text := s.explain(ctx, &pool.ImageError{Err: why})
 	b := brokenFile{source, nameOf(img.Path), text, time.Now().UTC()}
 	value, err := json.Marshal(b)

@@ -22,11 +22,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/folder"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
@@ -154,7 +154,7 @@ type Server struct {
 	drift     *drifts
 	images    *store.Images // or nil
 	queue     *store.Queue  // or nil
-	folders   []*folder.Folder
+	folders   []*images.Watched
 	broken    broken
 	webhook   *webhook.Webhook // or nil
 	learner   *learn.Learner   // or nil

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/examples/internal/drawn"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestGate learns red and green images, whose features are their pixels, and judges
 // others, and blue ones.
 func TestGate(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := errors.Join(drawn.Folder("images/red", 0, 120), drawn.Folder("images/green", 1, 120), drawn.Folder("new", 1, 3), drawn.Folder("blue", 2, 3)); err != nil {
+	if err := errors.Join(testenv.DrawnFolder("images/red", 0, 120), testenv.DrawnFolder("images/green", 1, 120), testenv.DrawnFolder("new", 1, 3), testenv.DrawnFolder("blue", 2, 3)); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer

@@ -8,14 +8,14 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/examples/internal/drawn"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // TestService asks the service for known images, unknown ones, and what is no image.
 func TestService(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := errors.Join(drawn.Folder("images/red", 0, 120), drawn.Folder("images/green", 1, 120)); err != nil {
+	if err := errors.Join(testenv.DrawnFolder("images/red", 0, 120), testenv.DrawnFolder("images/green", 1, 120)); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
@@ -45,10 +45,10 @@ func TestService(t *testing.T) {
 		_ = json.NewDecoder(response.Body).Decode(&a) // an error is no JSON
 		return response.StatusCode, a
 	}
-	if status, a := ask(drawn.Image(1, 1000)); status != http.StatusOK || a.Class != "green" || a.OOD || a.PValue < 0.05 {
+	if status, a := ask(testenv.DrawnPNG(1, 1000)); status != http.StatusOK || a.Class != "green" || a.OOD || a.PValue < 0.05 {
 		t.Errorf("of a green image it says %d %+v", status, a)
 	}
-	if status, a := ask(drawn.Image(2, 1000)); status != http.StatusOK || !a.OOD {
+	if status, a := ask(testenv.DrawnPNG(2, 1000)); status != http.StatusOK || !a.OOD {
 		t.Errorf("of a blue image it says %d %+v", status, a)
 	}
 	if status, _ := ask([]byte("no image")); status != http.StatusUnprocessableEntity {

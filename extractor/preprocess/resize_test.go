@@ -10,7 +10,7 @@ import (
 	"github.com/disintegration/imaging"
 	"pgregory.net/rapid"
 
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // noise makes an opaque image of smooth waves with noise on them.

@@ -27,7 +27,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
-	"github.com/mlrbfn/mlrbfn/internal/teststore"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // flaky is a server before another that refuses some requests, and breaks the connection
@@ -90,7 +90,7 @@ func filesIn(t *testing.T, dir string) map[string]string {
 // the set find in it what they find on the disk. When images are added, the old set is
 // there until the new one is whole.
 func TestPartsInBucket(t *testing.T) {
-	folder, address := teststore.Start(t, "s3")
+	folder, address := testenv.Start(t, "s3")
 	target, err := url.Parse("http://" + address)
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func TestPartsInBucket(t *testing.T) {
 // verdicts stay where they are while the store does not answer.
 func TestVerdictsInBucket(t *testing.T) {
 	w := newWorld(t)
-	folder, address := teststore.Start(t, "s3")
+	folder, address := testenv.Start(t, "s3")
 	target, err := url.Parse("http://" + address)
 	if err != nil {
 		t.Fatal(err)

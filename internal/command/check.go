@@ -10,6 +10,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command/check"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -44,7 +45,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c *checkFlags, 
 	defer func() { err = errors.Join(err, m.Close()) }()
 	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, ApplyEXIF: opts.Backbone.ApplyEXIF}}
 	if opts.Images != "" {
-		listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: opts.Images, ListFile: opts.List})
+		listing, err := images.ListContext(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List})
 		if err != nil {
 			return err
 		}

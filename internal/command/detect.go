@@ -15,10 +15,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/source"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -71,7 +71,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	failOnOOD := c.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
 	quiet := c.Bool("quiet", false, "show neither progress nor the summary")
 	c.section("speed and limits")
-	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	running := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
 	c.required = []string{"detector"}
 	c.run = func(ctx context.Context, s Streams) (err error) {
@@ -87,7 +87,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 		if err := checkParts(c, &to, *shard, format); err != nil {
 			return err
 		}
-		if err := images.Check(); err != nil {
+		if err := running.Check(); err != nil {
 			return err
 		}
 		if *page != "" {
@@ -130,7 +130,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 		case math.IsInf(opts.Detector.Threshold, -1):
 			fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one, and train --calibration cross:10 makes a detector that is calibrated by all images")
 		}
-		if err := images.LoadRuntime(); err != nil {
+		if err := running.LoadRuntime(); err != nil {
 			return err
 		}
 		opts.Backbone.Drifted = c.warnDrift(s)
@@ -147,7 +147,7 @@ With --out verdicts are written into a folder, in parts that many processes can 
 		if explain != "" {
 			opts.Explain, opts.Where, opts.MostMaps = explainer, explain == "where", *maps
 		}
-		if *labels && slices.ContainsFunc(c.Args(), source.Judged) {
+		if *labels && slices.ContainsFunc(c.Args(), images.Judged) {
 			return Usagef("--labels goes with folders DIR/class/…/image on the disk")
 		}
 		var folders []string

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/drift"
@@ -131,15 +131,15 @@ func inOrder(ctx context.Context, paths []string, by string) (files []string, ti
 		if err != nil {
 			return nil, nil, err
 		}
-		if extractor.IsIDX(path) {
+		if images.IsIDX(path) {
 			return nil, nil, Usagef("%s: the images of an idx file have neither times nor names", path)
 		}
 		if !info.IsDir() {
 			all = append(all, image{path, info.ModTime().UnixNano()})
 			continue
 		}
-		listing, err := extractor.ListContext(ctx, extractor.ListOptions{Root: path})
-		if errors.Is(err, extractor.ErrNoImages) && len(paths) > 1 {
+		listing, err := images.ListContext(ctx, images.ListOptions{Root: path})
+		if errors.Is(err, images.ErrNoImages) && len(paths) > 1 {
 			continue
 		}
 		if err != nil {
@@ -152,7 +152,7 @@ func inOrder(ctx context.Context, paths []string, by string) (files []string, ti
 		}
 	}
 	if len(all) == 0 {
-		return nil, nil, fmt.Errorf("%w under the given paths", extractor.ErrNoImages)
+		return nil, nil, fmt.Errorf("%w under the given paths", images.ErrNoImages)
 	}
 	if by == "taken" {
 		for i := range all {

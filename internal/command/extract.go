@@ -13,9 +13,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/pipeline/source"
 )
 
 func newExtract() *command {
@@ -58,7 +58,7 @@ Running it again processes only images that are new or whose size or modificatio
 	check := addCheckFlags(c)
 	c.rare("cache", "verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
-	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	running := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
 	c.required = []string{"model"}
 	c.run = func(ctx context.Context, s Streams) error {
@@ -66,7 +66,7 @@ Running it again processes only images that are new or whose size or modificatio
 		if err := check.validate(c.Changed, pixels); err != nil {
 			return err
 		}
-		if source.Wanted(*inputs...) {
+		if images.Wanted(*inputs...) {
 			opts.Sources = *inputs
 		} else if len(*inputs) > 0 {
 			opts.Images = (*inputs)[0]
@@ -109,10 +109,10 @@ Running it again processes only images that are new or whose size or modificatio
 		if opts.Parts && opts.Shard.Count == 0 {
 			return Usagef("--parts goes with --shard")
 		}
-		if err := images.Check(); err != nil {
+		if err := running.Check(); err != nil {
 			return err
 		}
-		if err := images.LoadRuntime(); err != nil {
+		if err := running.LoadRuntime(); err != nil {
 			return err
 		}
 		opts.Backbone.Drifted = c.warnDrift(s)

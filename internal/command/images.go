@@ -8,8 +8,7 @@ import (
 
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3" // so that s3:// and gs:// are known
 	"github.com/mlrbfn/mlrbfn/extractor"
-	_ "github.com/mlrbfn/mlrbfn/internal/bucket/web"     // and https://
-	_ "github.com/mlrbfn/mlrbfn/pipeline/source/parquet" // and Parquet files with images
+	_ "github.com/mlrbfn/mlrbfn/internal/bucket/web" // and https://
 )
 
 // RunFlags are the flags of commands that run a model over images.

@@ -12,12 +12,12 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/internal/version"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve"
-	"github.com/mlrbfn/mlrbfn/serve/folder"
 )
 
 func newServe() *command {
@@ -51,8 +51,8 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.StringVar(&opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
 	c.Float64Var(&opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
 	watch := c.StringArray("watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
-	c.DurationVar(&opts.FolderSettle, "watch-settle", folder.DefaultSettle, "a file of --watch is whole when it has not changed for `TIME`")
-	c.DurationVar(&opts.FolderEvery, "watch-every", folder.DefaultEvery, "look into the folders of --watch every `TIME`")
+	c.DurationVar(&opts.FolderSettle, "watch-settle", images.WatchSettle, "a file of --watch is whole when it has not changed for `TIME`")
+	c.DurationVar(&opts.FolderEvery, "watch-every", images.WatchEvery, "look into the folders of --watch every `TIME`")
 	c.StringVar(&opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
 	c.StringVar(&opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
 	Choice(c.FlagSet, &opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")

@@ -20,7 +20,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // pixels are the pixels that Pillow reads from a file.

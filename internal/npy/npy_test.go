@@ -17,8 +17,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 
 	"pgregory.net/rapid"
-
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 // raw builds a file of any version around a header text, correct or not.

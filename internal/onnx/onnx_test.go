@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
+	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // file is a ModelProto with the fields of a graph: the input x, the output y and

@@ -9,13 +9,13 @@ import (
 
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
-	"github.com/mlrbfn/mlrbfn/internal/teststore"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // TestStatesInBucket: states of runs can be read from the bucket that they write to, until
 // they have done all. Objects with other names are none.
 func TestStatesInBucket(t *testing.T) {
-	teststore.Start(t, "s3")
+	testenv.Start(t, "s3")
 	folder, err := bucket.Open(t.Context(), "s3://data/set")
 	if err != nil {
 		t.Fatal(err)

@@ -19,8 +19,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 
 	"pgregory.net/rapid"
-
-	_ "github.com/mlrbfn/mlrbfn/internal/testenv/fixedseed"
 )
 
 var (

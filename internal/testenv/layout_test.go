@@ -22,7 +22,7 @@ import (
 var layers = [][]string{
 	{"internal"},
 	{"metrics", "bucket/s3", "extractor/preprocess"},
-	{"features"},
+	{"images", "features"},
 	{"posthoc", "extractor"},
 	{"head"},
 	{"report"},
@@ -31,7 +31,6 @@ var layers = [][]string{
 	{"pipeline/training", "pipeline/drift"},
 	{"pipeline/evaluation"},
 	{"pipeline"},
-	{"serve/folder"},
 	{"serve"},
 	{"internal/command"},
 	{"python/internal/native"},

@@ -11,6 +11,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // Source says how the features of a detector were made, so that those of new
@@ -50,7 +51,7 @@ type Backbone interface {
 	Dim() int
 	LogitsDim() int
 	Probe(context.Context) (*features.Probe, error) // nil without a model
-	Extract(context.Context, []extractor.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
+	Extract(context.Context, []images.Item, extractor.ExtractOptions, func(extractor.Result) error) (extractor.Stats, error)
 	Close() error
 }
 

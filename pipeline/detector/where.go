@@ -12,6 +12,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // Map says for each cell of a grid over what the model sees of an image how far that
@@ -53,7 +54,7 @@ type masked struct {
 // images through the backbone, many at a time, and gives each cell the mean of how much
 // higher the scores were that hid it. The same image always gives the same map. Of opts
 // only the limits, Workers and Batch count. It fails only when cancelled.
-func (e *Explainer) Where(ctx context.Context, backbone Backbone, items []extractor.Item, opts extractor.ExtractOptions) ([]Mapped, error) {
+func (e *Explainer) Where(ctx context.Context, backbone Backbone, items []images.Item, opts extractor.ExtractOptions) ([]Mapped, error) {
 	all := make([]Mapped, len(items))
 	var some []*masked
 	bytes := 0
@@ -76,7 +77,7 @@ func (e *Explainer) Where(ctx context.Context, backbone Backbone, items []extrac
 }
 
 // mask prepares an image and an empty map.
-func (e *Explainer) mask(ctx context.Context, item extractor.Item, maxPixels int64, to *Mapped) (*masked, error) {
+func (e *Explainer) mask(ctx context.Context, item images.Item, maxPixels int64, to *Mapped) (*masked, error) {
 	apply, err := e.detector.Source.AppliesEXIF()
 	if err != nil {
 		return nil, err
@@ -109,7 +110,7 @@ func (e *Explainer) score(ctx context.Context, backbone Backbone, some []*masked
 		score int
 	}
 	var places []place
-	var items []extractor.Item
+	var items []images.Item
 	for _, m := range some {
 		fill := image.NewUniform(meanColour((*image.NRGBA)(m.crop), m.seen))
 		for i := range m.scores {
@@ -119,7 +120,7 @@ func (e *Explainer) score(ctx context.Context, backbone Backbone, some []*masked
 				draw.Draw((*image.NRGBA)(hidden), m.windows[i].area, fill, image.Point{}, draw.Src)
 			}
 			places = append(places, place{m, i})
-			items = append(items, extractor.CroppedItem("window "+strconv.Itoa(i), hidden))
+			items = append(items, images.CroppedItem("window "+strconv.Itoa(i), hidden))
 		}
 	}
 	run := extractor.ExtractOptions{

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -204,7 +204,7 @@ func (s set) source(data, out string) (opts pipeline.ExtractOptions, err error) 
 	if s.part == 0 && s.classes == nil {
 		return opts, nil
 	}
-	listing, err := extractor.List(extractor.ListOptions{Root: opts.Images})
+	listing, err := images.List(images.ListOptions{Root: opts.Images})
 	if err != nil {
 		return opts, err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // DefaultImages is how many images tell most of what a check can find.
@@ -28,7 +29,7 @@ const DefaultImages = 48
 type Options struct {
 	// Images are looked at where they can be read, such as a [Sample] of
 	// DefaultImages; without any nothing is said of features.
-	Images []extractor.Item
+	Images []images.Item
 	// Against, unless nil, is a model that should give the same features, such
 	// as the one that this was quantised from.
 	Against *extractor.Model
@@ -553,9 +554,9 @@ func finite(values []float64) bool {
 // Sample returns up to n items, evenly spaced over all, but for one of each class
 // that would be missed so, as long as there is room. Classes take turns, so that
 // the first of the sample show as many of them as they can.
-func Sample(items []extractor.Item, n int) []extractor.Item {
+func Sample(items []images.Item, n int) []images.Item {
 	n = min(n, len(items))
-	chosen, all := map[int][]extractor.Item{}, map[int][]extractor.Item{}
+	chosen, all := map[int][]images.Item{}, map[int][]images.Item{}
 	for _, item := range items {
 		all[item.Label] = append(all[item.Label], item)
 	}
@@ -573,7 +574,7 @@ func Sample(items []extractor.Item, n int) []extractor.Item {
 			chosen[most], chosen[label] = chosen[most][:last], all[label][:1]
 		}
 	}
-	some := make([]extractor.Item, 0, n)
+	some := make([]images.Item, 0, n)
 	for i := 0; len(some) < n; i++ {
 		for _, label := range labels {
 			if i < len(chosen[label]) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
@@ -29,9 +30,9 @@ func open(t *testing.T, dir string) *extractor.Model {
 }
 
 // sample lists n images of a folder, evenly spaced.
-func sample(t *testing.T, folder string, n int) []extractor.Item {
+func sample(t *testing.T, folder string, n int) []images.Item {
 	t.Helper()
-	listing, err := extractor.List(extractor.ListOptions{Root: folder})
+	listing, err := images.List(images.ListOptions{Root: folder})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,13 +156,13 @@ func TestSmallModels(t *testing.T) {
 
 // The first of a sample are of all classes, and all of it is when there is no more.
 func TestSample(t *testing.T) {
-	var items []extractor.Item
+	var items []images.Item
 	for i := range 30 {
 		label := 0
 		if i >= 25 {
 			label = i - 24
 		}
-		items = append(items, extractor.Item{Label: label, Bytes: int64(i)})
+		items = append(items, images.Item{Label: label, Bytes: int64(i)})
 	}
 	for _, n := range []int{6, 12, 30, 40} {
 		some := Sample(items, n)

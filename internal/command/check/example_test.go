@@ -6,14 +6,15 @@ import (
 	"log"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command/check"
 )
 
 // Some images of all classes tell most of what there is to find.
 func ExampleSample() {
-	var all []extractor.Item
+	var all []images.Item
 	for i := range 20 {
-		item := extractor.EncodedItem(fmt.Sprintf("%02d.jpg", i), nil)
+		item := images.EncodedItem(fmt.Sprintf("%02d.jpg", i), nil)
 		item.Label = i / 18 // the second class has two images
 		all = append(all, item)
 	}
@@ -35,7 +36,7 @@ func ExampleRun() {
 		log.Fatal(err)
 	}
 	defer model.Close()
-	photos, err := extractor.ListContext(ctx, extractor.ListOptions{Root: "photos"})
+	photos, err := images.ListContext(ctx, images.ListOptions{Root: "photos"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -82,7 +83,7 @@ func (l *Loaded) Features(ctx context.Context, data []byte) ([]float32, error) {
 	}
 	var row []float32
 	var unread error
-	items := []extractor.Item{extractor.EncodedItem("image", data)}
+	items := []images.Item{images.EncodedItem("image", data)}
 	_, err := l.backbone.Extract(ctx, items, l.set.opts.run(), func(r extractor.Result) error {
 		if r.Err != nil {
 			unread = &ImageError{r.Err}

@@ -1,0 +1,124 @@
+package images
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"image"
+	"image/draw"
+
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+)
+
+// inMemory is an image in memory: the bytes of a file, or pixels.
+type inMemory struct {
+	data   []byte
+	pixels image.Image
+	crop   *preprocess.Cropped
+	stream *Streamed
+}
+
+// Streamed is an image that comes with others in a stream, such as a member of a tar.
+type Streamed struct {
+	Data []byte // in the form of a file; not used any more after Done
+	Name string // complete path or URL; "" if that is the same as its path
+	Err  error  // why there is no Data
+	// Done, where set, is called when Data is not needed any more.
+	Done func()
+	// Again, where set, reads Data once more, for pictures of what was judged.
+	Again func() ([]byte, error)
+}
+
+// StreamedItem is an image of a stream, for [ExtractOptions].Feed. Bytes and mtime are
+// those of the image and not of what it came in.
+func StreamedItem(path string, bytes, mtime int64, s *Streamed) Item {
+	return Item{Path: path, File: cmp.Or(s.Name, path), Label: -1, Bytes: bytes, MTime: mtime, memory: &inMemory{stream: s}}
+}
+
+// streamed tells whether the item is of a stream.
+func (item *Item) Streams() bool { return item.memory != nil && item.memory.stream != nil }
+
+// loaded lets go of the data of an image of a stream.
+func (item *Item) Loaded() {
+	if !item.Streams() {
+		return
+	}
+	s := item.memory.stream
+	s.Data = nil
+	if done := s.Done; done != nil {
+		s.Done = nil
+		done()
+	}
+}
+
+// bytes returns the image in the form of a file.
+func (m *inMemory) bytes() ([]byte, error) {
+	s := m.stream
+	switch {
+	case s == nil:
+		return m.data, nil
+	case s.Data != nil || s.Err != nil:
+		return s.Data, s.Err
+	case s.Again == nil:
+		return nil, errors.New("the image came in a stream and cannot be read again")
+	}
+	return s.Again()
+}
+
+// EncodedItem is an image in memory, in the form of a file: what is in it must
+// not change while it is in use. Errors name it.
+func EncodedItem(name string, data []byte) Item {
+	return Item{Path: name, Label: -1, Bytes: int64(len(data)), memory: &inMemory{data: data}}
+}
+
+// PixelsItem is an image in memory that is decoded already. Its alpha is dropped,
+// as that of files is, and nothing is known of an EXIF orientation.
+func PixelsItem(name string, img image.Image) Item {
+	return Item{Path: name, Label: -1, memory: &inMemory{pixels: img}}
+}
+
+// CroppedItem is what a model's [preprocess.Spec.Crop] makes of an image: it is only
+// normalised.
+func CroppedItem(name string, img *preprocess.Cropped) Item {
+	return Item{Path: name, Label: -1, memory: &inMemory{crop: img}}
+}
+
+// InMemory tells whether the item is no file.
+func (item *Item) InMemory() bool { return item.memory != nil }
+
+// fromPixels returns an image in memory as decoders give it.
+func fromPixels(img image.Image, maxPixels int64) (*image.NRGBA, error) {
+	size := img.Bounds()
+	if size.Empty() {
+		return nil, fmt.Errorf("image of %d×%d pixels is empty", size.Dx(), size.Dy())
+	}
+	if int64(size.Dx())*int64(size.Dy()) > maxPixels {
+		return nil, options.Errorf("MaxPixels", "image of %d×%d pixels is above the limit of %d", size.Dx(), size.Dy(), maxPixels)
+	}
+	out := image.NewNRGBA(image.Rect(0, 0, size.Dx(), size.Dy()))
+	if n, ok := img.(*image.NRGBA); ok { // exact where it is transparent, too
+		for y := range size.Dy() {
+			copy(out.Pix[y*out.Stride:][:4*size.Dx()], n.Pix[n.PixOffset(size.Min.X, size.Min.Y+y):])
+		}
+	} else {
+		draw.Draw(out, out.Rect, img, size.Min, draw.Src)
+	}
+	for i := 3; i < len(out.Pix); i += 4 {
+		out.Pix[i] = 255
+	}
+	return out, nil
+}
+
+func (item *Item) decoded() bool { return item.memory != nil && item.memory.pixels != nil }
+
+// fromFile tells whether the item is a file of its own.
+func (item *Item) FromFile() bool { return item.idx == nil && !item.InMemory() }
+
+// Cropped returns the crop that the item is, nil where it is none.
+func (item *Item) Cropped() *preprocess.Cropped {
+	if item.memory == nil {
+		return nil
+	}
+	return item.memory.crop
+}
