@@ -168,7 +168,7 @@ func momentRows(data features.Rows, classes int, l2 bool) linalg.Rows {
 				dst[j] = float64(v)
 			}
 			if l2 {
-				features.Normalise(dst)
+				linalg.Normalise(dst)
 			}
 		},
 	}
@@ -252,7 +252,7 @@ func (c *Conditioning) Apply(dst, x []float64) {
 	n := len(x) / d
 	for row := range slices.Chunk(x, d) {
 		if c.L2 {
-			features.Normalise(row)
+			linalg.Normalise(row)
 		}
 		for j, mu := range c.Mean {
 			row[j] -= float64(mu)

@@ -6,7 +6,6 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
@@ -32,7 +31,7 @@ func (data *Data) rows(l2 bool) linalg.Rows {
 	r.Read = func(dst []float64, row int) {
 		widen(dst, data.Features(row, row+1))
 		if l2 {
-			features.Normalise(dst)
+			linalg.Normalise(dst)
 		}
 	}
 	return r

@@ -4,8 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
 func widen(dst []float64, src []float32) {
@@ -17,7 +17,7 @@ func widen(dst []float64, src []float32) {
 // normaliseRows divides each row by its length; a row of zeros stays one.
 func normaliseRows(x []float64, d int) {
 	for row := range slices.Chunk(x, d) {
-		features.Normalise(row)
+		linalg.Normalise(row)
 	}
 }
 

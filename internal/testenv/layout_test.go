@@ -21,9 +21,9 @@ import (
 // name here that it is or lies in.
 var layers = [][]string{
 	{"internal"},
-	{"metrics", "bucket/s3", "extractor/preprocess"},
+	{"metrics", "posthoc", "bucket/s3", "extractor/preprocess"},
 	{"images", "features"},
-	{"posthoc", "extractor"},
+	{"extractor"},
 	{"head"},
 	{"report"},
 	{"pipeline/detector"},

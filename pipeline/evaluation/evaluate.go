@@ -393,8 +393,8 @@ type predictor func(ctx context.Context, t *features.Table) (scores []float64, c
 
 // trained is a contender fitted with one seed.
 type trained struct {
-	heads      *detector.Detector  // an MLRBFN
-	classifier *posthoc.Classifier // or a softmax network
+	heads      *detector.Detector   // an MLRBFN
+	classifier *training.Classifier // or a softmax network
 }
 
 // trainAll trains a contender with each seed.

@@ -114,12 +114,12 @@ type joint struct {
 // member is a score, and what gives the logits if it reads them.
 type member struct {
 	score       posthoc.Scorer
-	classifier  *posthoc.Classifier
+	classifier  *training.Classifier
 	readsLogits bool
 }
 
 // jointPredictor scores as a member does and classifies as c does.
-func (e *evaluation) jointPredictor(j *joint, at int, c *posthoc.Classifier) predictor {
+func (e *evaluation) jointPredictor(j *joint, at int, c *training.Classifier) predictor {
 	return func(ctx context.Context, t *features.Table) ([]float64, []int, error) {
 		if j.kept[t] == nil {
 			if err := e.scoreJointly(ctx, j, t); err != nil {
@@ -187,7 +187,7 @@ func (e *evaluation) prepareJoined(ctx context.Context, heads []trained) ([]run,
 			e.opts.Assessed(e.train.Options.Seeds[i], j.Assessment)
 		}
 		if runs[i] = (run{e.seed(i), e.scoresOf(h.heads)}); j.Scoring != nil {
-			runs[i].predict = e.predictor(j.Scoring, posthoc.ClassifierOf(posthoc.MLP{j.Scoring.Classifier}), h.heads)
+			runs[i].predict = e.predictor(j.Scoring, training.ClassifierOf(posthoc.MLP{j.Scoring.Classifier}), h.heads)
 		}
 	}
 	return runs, nil
@@ -263,14 +263,14 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 	case OwnHead:
 		heads, err := e.trainHeads(ctx)
 		for _, h := range heads {
-			c := posthoc.NewClassifier(len(e.train.Classes), h.heads.LogConfidences)
+			c := training.NewClassifier(len(e.train.Classes), h.heads.LogConfidences)
 			own := h.heads.Heads[0] // of this seed alone
 			c.Represent, c.Width = own.Representations, own.Width()
 			e.softmax = append(e.softmax, trained{classifier: c})
 		}
 		return e.softmax, err
 	case BackboneHead:
-		c, err := posthoc.BackboneClassifier(e.train.Table)
+		c, err := training.BackboneClassifier(e.train.Table)
 		if err != nil {
 			return nil, err
 		}
@@ -292,7 +292,7 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 }
 
 // scoring fits a score, or the parts of an ensemble, for the i-th seed.
-func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *posthoc.Classifier, own *detector.Detector) (*detector.Scoring, error) {
+func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, i int, c *training.Classifier, own *detector.Detector) (*detector.Scoring, error) {
 	if err := c.Keep(ctx, e.train.Table, &e.room); err != nil {
 		return nil, err
 	}
@@ -315,7 +315,7 @@ func (e *evaluation) scoring(ctx context.Context, method string, ensemble bool, 
 
 // predictor scores by s, whose parts may read the logits of c, and the scores of own, and
 // classifies as own does, where it is a part, else as c.
-func (e *evaluation) predictor(s *detector.Scoring, c *posthoc.Classifier, own *detector.Detector) predictor {
+func (e *evaluation) predictor(s *detector.Scoring, c *training.Classifier, own *detector.Detector) predictor {
 	var say ownPredictor
 	if own != nil {
 		say = e.once(own)

@@ -199,7 +199,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 // one scale by the validation rows.
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *head.FittedLinear, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
-	c := posthoc.ClassifierOf(posthoc.MLP{full.Linear})
+	c := ClassifierOf(posthoc.MLP{full.Linear})
 	some := t.train.With(spreadClasses(t.train, cmp.Or(t.Options.PartRows, partRows)))
 	in := posthoc.Input{Head: full.Linear, Memory: t.Options.Memory}
 	if 4*int64(some.Len())*int64(t.D) > t.Options.Memory/4 {
@@ -254,7 +254,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 
 // dataOf returns all of some rows, which are in memory, with the logits of a
 // classifier.
-func dataOf(c *posthoc.Classifier, rows features.Rows, classes int) *posthoc.Data {
+func dataOf(c *Classifier, rows features.Rows, classes int) *posthoc.Data {
 	data := posthoc.NewData(rows.X, rows.D, rows.Labels, classes)
 	data.Logits = func(from, to int) []float64 { return c.Network.OfFeatures(data.Features(from, to)) }
 	return data
@@ -415,7 +415,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	c := posthoc.ClassifierOf(posthoc.MLP{fitted.Linear})
+	c := ClassifierOf(posthoc.MLP{fitted.Linear})
 	in := posthoc.Input{Train: dataOf(c, train, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
 	known := posthoc.Batch{Features: val.X, Logits: c.Network.OfFeatures(val.X)}
 	rows := h.rowsOf(f.out, min(foldRows, most))

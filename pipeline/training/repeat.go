@@ -44,7 +44,7 @@ func (t *Data) TrainHead(ctx context.Context, seed uint64, c head.Config, o head
 }
 
 // TrainNetwork trains a ReLU network on the rows that a seed gives.
-func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, o head.TrainOptions) (*posthoc.Classifier, error) {
+func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, o head.TrainOptions) (*Classifier, error) {
 	rows, err := t.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -54,11 +54,11 @@ func (t *Data) TrainNetwork(ctx context.Context, seed uint64, c head.MLPConfig, 
 	if err != nil {
 		return nil, err
 	}
-	return posthoc.ClassifierOf(m), nil
+	return ClassifierOf(m), nil
 }
 
 // FitLinear fits the linear head on the rows that a seed gives.
-func (t *Data) FitLinear(ctx context.Context, seed uint64) (*posthoc.Classifier, error) {
+func (t *Data) FitLinear(ctx context.Context, seed uint64) (*Classifier, error) {
 	rows, err := t.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -67,12 +67,12 @@ func (t *Data) FitLinear(ctx context.Context, seed uint64) (*posthoc.Classifier,
 	if err != nil {
 		return nil, fmt.Errorf("the linear head: %w", err)
 	}
-	return posthoc.ClassifierOf(posthoc.MLP{h.Linear}), nil
+	return ClassifierOf(posthoc.MLP{h.Linear}), nil
 }
 
 // FitEnsemble fits an ensemble on the rows that a seed gives. Its parts read the
 // logits of c and the scores of own.
-func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *posthoc.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
+func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
 	rows, err := t.resplit(seed)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *pos
 }
 
 // Labelled returns all training rows with a label.
-func (t *Data) Labelled(c *posthoc.Classifier) *posthoc.Data {
+func (t *Data) Labelled(c *Classifier) *posthoc.Data {
 	var rows []int
 	for i, y := range t.Labels {
 		if y >= 0 {
@@ -93,7 +93,7 @@ func (t *Data) Labelled(c *posthoc.Classifier) *posthoc.Data {
 
 // HeldOut returns the validation rows where they are a feature set of their own,
 // else nil.
-func (t *Data) HeldOut(c *posthoc.Classifier) *posthoc.Data {
+func (t *Data) HeldOut(c *Classifier) *posthoc.Data {
 	if t.Held == nil {
 		return nil
 	}

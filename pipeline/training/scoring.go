@@ -23,7 +23,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined,
 	if err != nil {
 		return nil, err
 	}
-	c := &posthoc.Classifier{}
+	c := &Classifier{}
 	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.OwnPart && !posthoc.Headless(p) }) {
 		if c, err = t.FitLinear(ctx, t.Options.Seeds[0]); err != nil {
 			return nil, err
@@ -44,14 +44,14 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined,
 
 // fitOn fits a score on the rows that heads are trained on and puts the parts of
 // an ensemble on one scale by the validation rows. The data are not conditioned.
-func (t *Data) fitOn(ctx context.Context, name string, c *posthoc.Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
+func (t *Data) fitOn(ctx context.Context, name string, c *Classifier, own *detector.Detector, memory int64) (*detector.Scoring, error) {
 	f := Fitting{Network: c.Network, Memory: memory, Train: c.Data(t.Table, t.split.Train, t.Labels, len(t.Classes))}
 	return f.Scoring(ctx, name, t.scale(c, own))
 }
 
 // scale returns the function that puts the parts of an ensemble on one scale: the scores of
 // the validation rows. The data are not conditioned.
-func (t *Data) scale(c *posthoc.Classifier, own *detector.Detector) Scaler {
+func (t *Data) scale(c *Classifier, own *detector.Detector) Scaler {
 	return func(ctx context.Context, p detector.Part) (head.Scale, error) {
 		from, rows := t.Table, t.validation.Index
 		if t.Held != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
 // startWork is how many multiplications, of rows by weights, one step of fitting the
@@ -87,7 +88,7 @@ func read(rows features.Rows, most int, l2 bool) features.Rows {
 			for j, v := range to {
 				wide[j] = float64(v)
 			}
-			features.Normalise(wide)
+			linalg.Normalise(wide)
 			for j, v := range wide {
 				to[j] = float32(v)
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -189,7 +190,7 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 	if err != nil {
 		return err
 	}
-	c := posthoc.ClassifierOf(posthoc.MLP{linear})
+	c := training.ClassifierOf(posthoc.MLP{linear})
 	rows := make([]int, len(t.Labels))
 	for i := range rows {
 		rows[i] = i
@@ -222,7 +223,7 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 
 // score scores the queries a block at a time, as evaluate does. Kept sets may have more
 // rows than it is to score.
-func (b *thousand) score(ctx context.Context, name string, s posthoc.Scorer, c *posthoc.Classifier, queries []*features.Table) error {
+func (b *thousand) score(ctx context.Context, name string, s posthoc.Scorer, c *training.Classifier, queries []*features.Table) error {
 	block := max(1, int(b.memory/4/8/int64(b.dim+b.classes)))
 	for i, n := range []int{b.queries, b.others} {
 		q := queries[i]

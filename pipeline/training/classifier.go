@@ -1,4 +1,4 @@
-package posthoc
+package training
 
 import (
 	"context"
@@ -9,18 +9,19 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // Classifier gives the logits that post-hoc scores read, of rows of a table.
 type Classifier struct {
-	Network MLP // nil where the weights are not known
+	Network posthoc.MLP // nil where the weights are not known
 
 	// Represent gives what scores read in the place of features [n, D], Width values
 	// a row; nil leaves features as they are.
 	Represent func(x []float32) []float32
 	Width     int
 
-	Train *Data // all labelled training rows, once a caller has set them
+	Train *posthoc.Data // all labelled training rows, once a caller has set them
 
 	size      int                           // classes
 	of        func(x []float32) []float64   // nil: the logits are the feature sets' own
@@ -35,7 +36,7 @@ func NewClassifier(size int, of func(x []float32) []float64) *Classifier {
 }
 
 // ClassifierOf makes a classifier of a trained network.
-func ClassifierOf(m MLP) *Classifier {
+func ClassifierOf(m posthoc.MLP) *Classifier {
 	_, classes := m.Size()
 	c := NewClassifier(classes, m.OfFeatures)
 	c.Network = m
@@ -50,11 +51,11 @@ func BackboneClassifier(t *features.Table) (*Classifier, error) {
 	if err != nil || weights == nil {
 		return c, err
 	}
-	last, err := NewLinear(weights, bias)
+	last, err := posthoc.NewLinear(weights, bias)
 	if err == nil && last.Out != c.size {
 		err = fmt.Errorf("features %s have weights (fc_weight.npy) of %d classes, and there are %d in-distribution classes", t.Dirs[0], last.Out, c.size)
 	}
-	c.Network = MLP{last}
+	c.Network = posthoc.MLP{last}
 	return c, err
 }
 
@@ -138,8 +139,8 @@ func (c *Classifier) Logits(t *features.Table, rows []int) []float64 {
 
 // Data returns rows of a table, which ascend, with the logits of the classifier.
 // labels has the labels of all rows of the table.
-func (c *Classifier) Data(t *features.Table, rows []int, labels []int64, classes int) *Data {
-	data := &Data{
+func (c *Classifier) Data(t *features.Table, rows []int, labels []int64, classes int) *posthoc.Data {
+	data := &posthoc.Data{
 		N: len(rows), D: t.D, Classes: classes,
 		Features: func(from, to int) []float32 { return c.Features(t.Gather(rows[from:to])) },
 		Logits:   func(from, to int) []float64 { return c.Logits(t, rows[from:to]) },
