@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // TestPageInBrowser: a person sees what came in, a flagged image as it comes, walks the

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // coursePart is one span of time of one source, beside what is to be expected if its
@@ -21,7 +21,7 @@ type coursePart struct {
 	OOD      int            `json:"ood"`
 	MeanP    float64        `json:"mean_p_value"`
 	Classes  map[string]int `json:"classes"`
-	drift.Expected
+	evaluation.ExpectedVerdicts
 }
 
 // Bounds of GET /v1/drift/course.
@@ -94,7 +94,7 @@ func courseOf(d *pool.Loaded, counts []store.Count) []coursePart {
 		p.Classes[c.Class] += c.N
 	}
 	for i := range parts {
-		parts[i].Expected = drift.Expect(d.Detector, parts[i].Images)
+		parts[i].ExpectedVerdicts = evaluation.ExpectVerdicts(d.Detector, parts[i].Images)
 	}
 	return parts
 }

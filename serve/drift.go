@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // drifts watches the scores of each source for a change. Where there is a store, the
@@ -43,11 +43,11 @@ type sourceKey struct{ detector, source string } // the hash of a detector's fil
 type source struct {
 	name        string // of the detector
 	version     string
-	calibration func() drift.Calibration
+	calibration func() evaluation.DriftCalibration
 	waiting     []scored // to be seen
-	state       *drift.Watch
+	state       *evaluation.DriftWatch
 	sum         [sha256.Size]byte // of the state in the store
-	history     drift.History
+	history     evaluation.DriftHistory
 	noted       time.Time // when the history was stored last
 	unsaved     bool      // the history has what is not stored
 }
@@ -109,7 +109,7 @@ func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 		if s == nil || s.sum == sum {
 			continue
 		}
-		var state drift.Watch
+		var state evaluation.DriftWatch
 		if err := state.UnmarshalBinary(value); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 	}
 	for key, value := range histories {
 		if s := sourceOf(strings.TrimPrefix(key, historyKey)); s != nil {
-			var other drift.History
+			var other evaluation.DriftHistory
 			if err := other.UnmarshalBinary(value); err != nil {
 				d.log.Warn("the evidence of drift over time cannot be read, and is begun anew", "source", key, "error", err)
 				continue
@@ -133,7 +133,7 @@ func (d *drifts) of(l *pool.Loaded, name string) *source {
 	key := sourceKey{l.SHA256, name}
 	s := d.sources[key]
 	if s == nil && len(d.sources) < maxSources {
-		s = &source{name: l.Name, version: l.Version(), calibration: func() drift.Calibration { return drift.CalibrationOf(l.Detector) }}
+		s = &source{name: l.Name, version: l.Version(), calibration: func() evaluation.DriftCalibration { return evaluation.DriftCalibrationOf(l.Detector) }}
 		d.sources[key] = s
 	}
 	return s
@@ -216,12 +216,12 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	if len(seen) == 0 {
 		return nil
 	}
-	var next *drift.Watch
+	var next *evaluation.DriftWatch
 	var alarms []string
 	var most float64 // evidence
 	var sum [sha256.Size]byte
 	change := func(old []byte) ([]byte, error) {
-		next, alarms = drift.NewWatch(d.alpha, s.calibration(), seed()), nil
+		next, alarms = evaluation.NewDriftWatch(d.alpha, s.calibration(), seed()), nil
 		if old != nil {
 			if err := next.UnmarshalBinary(old); err != nil {
 				return nil, err
@@ -284,7 +284,7 @@ func (d *drifts) note(ctx context.Context, key sourceKey, now bool) {
 	err := d.store.UpdateState(ctx, historyKey+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		var other drift.History
+		var other evaluation.DriftHistory
 		if old != nil && other.UnmarshalBinary(old) == nil { // a damaged one is replaced
 			s.history.Merge(at, &other)
 		}
@@ -309,7 +309,7 @@ func (d *drifts) during(from, to time.Time, hashes ...string) []sourceHistory {
 		if !slices.Contains(hashes, key.detector) {
 			continue
 		}
-		points := slices.DeleteFunc(s.history.Since(from), func(p drift.Point) bool { return !p.Start.Before(to) })
+		points := slices.DeleteFunc(s.history.Since(from), func(p evaluation.DriftPoint) bool { return !p.Start.Before(to) })
 		if len(points) > 0 {
 			all = append(all, sourceHistory{s.name, s.version, key.source, points})
 		}
@@ -322,10 +322,10 @@ func (d *drifts) during(from, to time.Time, hashes ...string) []sourceHistory {
 
 // sourceHistory is the evidence of one source over time in JSON.
 type sourceHistory struct {
-	Detector string        `json:"detector"`
-	Version  string        `json:"version"`
-	Source   string        `json:"source"`
-	Points   []drift.Point `json:"points"`
+	Detector string                  `json:"detector"`
+	Version  string                  `json:"version"`
+	Source   string                  `json:"source"`
+	Points   []evaluation.DriftPoint `json:"points"`
 }
 
 // seed is a random one: whoever knows it could tell how ties are broken.
@@ -345,7 +345,7 @@ type driftOf struct {
 	RaisedAt  uint64  `json:"raised_at,omitempty"` // at which image
 }
 
-func stateOf(class string, m *drift.Martingale) driftOf {
+func stateOf(class string, m *evaluation.Martingale) driftOf {
 	return driftOf{class, m.Steps(), m.LogWealth(), m.Threshold(), m.RaisedAt() > 0, m.RaisedAt()}
 }
 
@@ -414,7 +414,7 @@ func (d *drifts) reset(ctx context.Context) (err error) {
 			continue
 		}
 		err = errors.Join(err, d.store.UpdateState(ctx, driftKey+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
-			next := drift.NewWatch(d.alpha, s.calibration(), seed())
+			next := evaluation.NewDriftWatch(d.alpha, s.calibration(), seed())
 			if old != nil {
 				if err := next.UnmarshalBinary(old); err != nil {
 					return nil, err

@@ -15,7 +15,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/serve"
-	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
 // A service within another program, whose handler may stand beside others. This detector
@@ -31,7 +30,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	service, err := serve.New(context.Background(), serve.Options{
-		Detectors: pool.Options{Detectors: []pool.Named{{Name: "animals", File: file}}},
+		Detectors: serve.Detectors{Detectors: []serve.Named{{Name: "animals", File: file}}},
 	})
 	if err != nil {
 		log.Fatal(err)

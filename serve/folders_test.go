@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
-	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // TestFolders: the images of a folder are judged as those of requests are, each once over
@@ -38,7 +37,7 @@ func TestFolders(t *testing.T) {
 		defer db.Close()
 		s, err := New(t.Context(), Options{
 			Store: db, Folders: []WatchedFolder{{"camera", in}}, FolderEvery: time.Millisecond, FolderSettle: 20 * time.Millisecond, MaxBody: 5000,
-			Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}},
+			Detectors: Detectors{Detectors: []Named{{Name: "main", File: file}}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -96,12 +95,12 @@ func TestFolders(t *testing.T) {
 	}
 
 	for _, folders := range [][]WatchedFolder{{{"camera", filepath.Join(dir, "none")}}, {{"", in}}, {{"a", in}, {"a", dir}}} {
-		if s, err := New(t.Context(), Options{Store: db, Folders: folders, Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}}); err == nil {
+		if s, err := New(t.Context(), Options{Store: db, Folders: folders, Detectors: Detectors{Detectors: []Named{{Name: "main", File: file}}}}); err == nil {
 			t.Errorf("%v was taken", folders)
 			s.Close()
 		}
 	}
-	if s, err := New(t.Context(), Options{Folders: []WatchedFolder{{"camera", in}}, Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}}); err == nil {
+	if s, err := New(t.Context(), Options{Folders: []WatchedFolder{{"camera", in}}, Detectors: Detectors{Detectors: []Named{{Name: "main", File: file}}}}); err == nil {
 		t.Error("a folder without a store")
 		s.Close()
 	}

@@ -14,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
 // attacked is a service on an address of its own, as the program runs it.
 func attacked(t *testing.T, change func(*Options)) (s *Server, address string) {
 	t.Helper()
-	opts := Options{Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: servetest.Detector(t, 1)}}}}
+	opts := Options{Detectors: Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}}}
 	change(&opts)
 	s, err := New(t.Context(), opts)
 	if err != nil {

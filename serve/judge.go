@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // picture is an image that a request brought.

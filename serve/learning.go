@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file has the requests of learning: jobs, and the versions of detectors that come

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file remembers verdicts and tells what is remembered.

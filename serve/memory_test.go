@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // remembering is a service with a store, that flags every image.
@@ -102,7 +101,7 @@ func TestMemory(t *testing.T) {
 	get("/v1/counts?step=1h", 400, nil)
 	var course struct{ Parts []coursePart }
 	if get("/v1/drift/course?source=camera+1", 200, &course); len(course.Parts) != 1 || course.Parts[0].Images != 1 || course.Parts[0].OOD != 1 || course.Parts[0].Classes[r.Class] != 1 ||
-		math.Abs(course.Parts[0].MeanP-r.PValue) > 1e-12 || course.Parts[0].MeanPValue == nil || len(course.Parts[0].Expected.Classes) != 2 {
+		math.Abs(course.Parts[0].MeanP-r.PValue) > 1e-12 || course.Parts[0].MeanPValue == nil || len(course.Parts[0].ExpectedVerdicts.Classes) != 2 {
 		t.Errorf("%+v", course)
 	}
 	get("/v1/drift/course?step=1s", 400, nil)
@@ -223,7 +222,7 @@ func TestDrift(t *testing.T) {
 	defer db.Close()
 	file := servetest.Detector(t, 1)
 	drift := func(images int) sourceDrift {
-		s, err := New(t.Context(), Options{Store: db, Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}})
+		s, err := New(t.Context(), Options{Store: db, Detectors: Detectors{Detectors: []Named{{Name: "main", File: file}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +256,7 @@ func TestDrift(t *testing.T) {
 		t.Errorf("after a restart: %+v", d)
 	}
 	// What was noted before a restart is there without any new image.
-	s, err := New(t.Context(), Options{Store: db, Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}})
+	s, err := New(t.Context(), Options{Store: db, Detectors: Detectors{Detectors: []Named{{Name: "main", File: file}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 //go:embed web
@@ -319,7 +319,7 @@ const mostCharts = 6
 type point struct {
 	at       time.Time
 	of       stepSum
-	expected drift.Expected
+	expected evaluation.ExpectedVerdicts
 }
 
 // overTime draws the share of flagged images, the mean p-value and the shares of classes
@@ -335,7 +335,7 @@ func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now
 		p := point{at: at, of: steps[at]}
 		if one && p.of.n > 0 {
 			const enough = 5000 // from where on the interval is that of the threshold
-			p.expected = drift.Expect(d.Detector, min(p.of.n, enough))
+			p.expected = evaluation.ExpectVerdicts(d.Detector, min(p.of.n, enough))
 		}
 		points = append(points, p)
 	}
@@ -371,7 +371,7 @@ func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now
 // evidence draws the evidence of drift of the sources that have most.
 func (c *came) evidence(sources []sourceHistory, from, now time.Time) {
 	highest := func(h sourceHistory) float64 {
-		return slices.MaxFunc(h.Points, func(a, b drift.Point) int { return cmp.Compare(a.Evidence, b.Evidence) }).Evidence
+		return slices.MaxFunc(h.Points, func(a, b evaluation.DriftPoint) int { return cmp.Compare(a.Evidence, b.Evidence) }).Evidence
 	}
 	slices.SortStableFunc(sources, func(a, b sourceHistory) int { return cmp.Compare(highest(b), highest(a)) })
 	for _, one := range sources[:min(mostCharts, len(sources))] {

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file has what a person needs to review images: groups of look-alikes, why an image

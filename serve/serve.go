@@ -25,11 +25,11 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // Options says what a service serves, to whom, and how much of it at once. Of all but
@@ -38,7 +38,7 @@ type Options struct {
 	// Detectors are the detectors and how images are read. Log and Changed are set by
 	// this package; a MaxPixels of 0 is DefaultMaxPixels, an ImageTimeout of 0
 	// DefaultImageTimeout.
-	Detectors pool.Options
+	Detectors Detectors
 	// Poll is how often the files of detectors are looked at; 0 is DefaultPoll.
 	Poll time.Duration
 
@@ -396,6 +396,9 @@ func (s *Server) closeStore() (err error) {
 	return err
 }
 
-// Named is a detector that the service judges by, under the name that requests
-// call it by.
-type Named = pool.Named
+// Detectors says which detectors the service judges by, and how they are opened; Named is
+// one of them, under the name that requests call it by.
+type (
+	Detectors = pool.Options
+	Named     = pool.Named
+)

@@ -28,7 +28,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
@@ -41,7 +40,7 @@ type world struct {
 func start(t *testing.T, change func(*Options)) *world {
 	t.Helper()
 	w := &world{file: servetest.Detector(t, 1)}
-	opts := Options{Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: w.file}}}, Version: "test"}
+	opts := Options{Detectors: Detectors{Detectors: []Named{{Name: "main", File: w.file}}}, Version: "test"}
 	if change != nil {
 		change(&opts)
 	}
@@ -443,7 +442,7 @@ func TestLoad(t *testing.T) {
 // TestShadow: where a detector and its shadow disagree is counted and listed.
 func TestShadow(t *testing.T) {
 	w := start(t, func(o *Options) {
-		o.Detectors.Shadows = []pool.Named{{Name: "main", File: "shadow"}}
+		o.Detectors.Shadows = []Named{{Name: "main", File: "shadow"}}
 		o.Detectors.Load = func(file string) (*pipeline.Detector, error) {
 			d, err := pipeline.LoadDetector(strings.TrimSuffix(file, ".flags-all"))
 			if err == nil && strings.HasSuffix(file, ".flags-all") {
@@ -483,7 +482,7 @@ func TestShadow(t *testing.T) {
 // before.
 func TestShadowWaits(t *testing.T) {
 	w := start(t, func(o *Options) {
-		o.Detectors.Shadows = []pool.Named{{Name: "main", File: servetest.Detector(t, 2)}}
+		o.Detectors.Shadows = []Named{{Name: "main", File: servetest.Detector(t, 2)}}
 	})
 	places := make(chan struct{}) // this test gives each, and takes it back
 	w.places.running = places
@@ -515,7 +514,7 @@ func TestShadowWaits(t *testing.T) {
 func TestServeEnds(t *testing.T) {
 	file := servetest.Detector(t, 1)
 	before := runtime.NumGoroutine()
-	s, err := New(t.Context(), Options{Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: file}}}})
+	s, err := New(t.Context(), Options{Detectors: Detectors{Detectors: []Named{{Name: "main", File: file}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -582,7 +581,7 @@ func (s *Server) placesIn() int {
 // TestSlowClient: who does not send in time gets an answer and blocks nobody.
 func TestSlowClient(t *testing.T) {
 	s, err := New(t.Context(), Options{
-		Detectors:   pool.Options{Detectors: []pool.Named{{Name: "main", File: servetest.Detector(t, 1)}}},
+		Detectors:   Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}},
 		ReadTimeout: 50 * time.Millisecond, Running: 1, Waiting: 1,
 	})
 	if err != nil {

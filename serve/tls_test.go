@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
@@ -45,7 +44,7 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	s, err := New(t.Context(), Options{
-		Detectors: pool.Options{Detectors: []pool.Named{{Name: "main", File: servetest.Detector(t, 1)}}},
+		Detectors: Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}},
 		CertFile:  cert, KeyFile: key,
 	})
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // openWebhook makes what tells another program of verdicts and alarms, if one is named.
@@ -71,7 +71,7 @@ func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
 			continue
 		}
 		var raised []webhook.Alarm
-		var w drift.Watch
+		var w evaluation.DriftWatch
 		if err := w.UnmarshalBinary(value); err != nil {
 			d.log.Error("the state of a test for drift cannot be read", "key", key, "error", err)
 			continue

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 func TestAudit(t *testing.T) {

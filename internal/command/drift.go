@@ -17,7 +17,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/report/figures"
 )
@@ -224,7 +224,7 @@ type course struct {
 	LogMost float64       `json:"highest_log_wealth"`
 
 	detector *pipeline.Detector
-	watch    *drift.Watch
+	watch    *evaluation.DriftWatch
 	perPart  int
 	lowest   float64 // log of the capital, and at which image
 	since    alarm
@@ -288,7 +288,7 @@ func (p *part) images() string {
 // newCourse prepares for n images, which may be fewer.
 func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
 	c := &course{
-		Alpha: alpha, Classes: []classCourse{}, Parts: []part{}, detector: d, watch: drift.NewWatch(alpha, drift.CalibrationOf(d), 1),
+		Alpha: alpha, Classes: []classCourse{}, Parts: []part{}, detector: d, watch: evaluation.NewDriftWatch(alpha, evaluation.DriftCalibrationOf(d), 1),
 		perPart: max((n+rows-1)/rows, 1), byClass: map[string]*classCourse{},
 	}
 	switch {
@@ -357,7 +357,7 @@ func (c *course) end() {
 		p := &c.Parts[i]
 		n := p.To - p.From + 1
 		p.MeanP /= float64(n)
-		expected := drift.Expect(c.detector, n)
+		expected := evaluation.ExpectVerdicts(c.detector, n)
 		p.Expected, p.ExpectedP, p.ExpectedClasses = expected.Flagged, expected.MeanPValue, expected.Classes
 	}
 }
@@ -390,7 +390,7 @@ func (c *course) String() string {
 	}
 	if len(c.Classes) > 1 {
 		fmt.Fprintf(&b, "\n%-20s  %8s  %9s %9s  %-13s  %7s  %s\n", "class", "images", "early", "late", "expected", "mean p", "flagged")
-		expected := drift.Expect(c.detector, max(c.Images/2, 1)).Classes
+		expected := evaluation.ExpectVerdicts(c.detector, max(c.Images/2, 1)).Classes
 		for _, class := range c.Classes {
 			early, late := c.shares(class.Class)
 			var interval *[2]float64
@@ -461,7 +461,7 @@ func (c *course) page(file, by, line string) report.Drift {
 			MeanP: p.MeanP, ExpectedP: p.ExpectedP, Evidence: p.LogWealth / threshold,
 			Classes: p.Classes, ExpectedClasses: p.ExpectedClasses})
 	}
-	expected := drift.Expect(c.detector, max(c.Images/2, 1)).Classes
+	expected := evaluation.ExpectVerdicts(c.detector, max(c.Images/2, 1)).Classes
 	for _, class := range c.Classes {
 		line := report.DriftClass{Name: class.Class, Images: class.Images, Flagged: float64(class.OOD) / float64(class.Images), MeanP: class.MeanP}
 		line.Early, line.Late = c.shares(class.Class)

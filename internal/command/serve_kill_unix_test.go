@@ -23,8 +23,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 var serveKills = flag.Int("serve-kills", 3, "how often TestServeKilled kills a service")

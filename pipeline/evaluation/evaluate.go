@@ -1,5 +1,9 @@
 // Package evaluation compares methods of out-of-distribution detection, and heads
-// that lack parts, on the same feature sets.
+// that lack parts, on the same feature sets ([Evaluate], [Ablate]). It also says what is
+// wrong with the images behind feature sets: labels that seem wrong, images that occur
+// twice or in the test set as well, images that are far from all classes, and odd files
+// ([Inspect]); what is known of a detector, with a map of its images ([Summarise]); and
+// when a stream of scores is no longer like the calibration scores ([Martingale]).
 package evaluation
 
 import (

@@ -1,8 +1,3 @@
-// Package inspection finds what is wrong with the images behind feature sets:
-// labels that seem wrong, images that occur twice or in the test set as well,
-// images that are far from all classes, and odd files. It reads features and
-// images, and changes neither.
-
 package evaluation
 
 import (

@@ -1,8 +1,3 @@
-// Package summary says what is known of a detector: from its file how it was trained,
-// how often it is right, which classes it would notice and what its threshold costs;
-// and from the feature sets that it was trained on, where they are still there, a map
-// of the images and those that came closest to the threshold.
-
 package evaluation
 
 import (

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file compares two detectors on images that neither was trained on, and on those

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // Twenty images that the detector flagged are foxes, says a person. A new detector learns

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // TestSetAside: about a fifth is set aside; who was set aside stays so when more images

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file gathers what people said.

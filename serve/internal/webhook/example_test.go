@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
 	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // A webhook sends what a service stores; the receiver checks who sent it.

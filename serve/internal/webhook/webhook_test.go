@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // TestSignature: the example of Standard Webhooks' own libraries.

@@ -1,10 +1,60 @@
-// Package drift raises an alarm when a stream of scores is no longer like the
+package evaluation
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/mlrbfn/mlrbfn/internal/options"
+)
+
+// DriftOptions says what a martingale promises.
+type DriftOptions struct {
+	// Alpha is the chance of ever raising a false alarm; 0 means 0.01.
+	Alpha float64
+	// Grid are scores that only settle the width of cells, such as those of all
+	// classes where the stream is of one; they must be other ones than those that
+	// are ranked. Nil has some of the calibration scores set apart.
+	Grid []float64
+}
+
+// DriftAlarm is the state of a martingale after a score.
+type DriftAlarm struct {
+	PValue    float64 // of the score among all before it; low for a stranger image
+	LogWealth float64 // natural logarithm of the capital
+	Raised    bool    // the capital has reached 1/α, now or before
+	Now       bool    // at this score for the first time
+}
+
+// The bets and the reserve.
+const (
+	bets         = 5
+	jump         = 0.01
+	inReserve    = 0.5
+	reserveScale = 100
+)
+
+// odds returns what the bets multiply their capital by. Each is 1 on average over
+// uniform p.
+func odds(p float64) [bets]float64 {
+	low, lowest := 0.0, 0.0
+	if p < 0.05 {
+		low = 1
+	}
+	if p < 0.01 {
+		lowest = 1
+	}
+	return [bets]float64{1.5 - p, 1, 0.5 + p, 0.9 + 2*low, 0.95 + 5*lowest}
+}
+
+// A Martingale raises an alarm when a stream of scores is no longer like the
 // calibration scores, and promises how seldom it does so without cause.
 //
 // # The promise
 //
 // If calibration scores and stream are exchangeable (as independent images of one
-// source are), a [Martingale] with Options.Alpha = α ever raises its alarm with a
+// source are), a Martingale with DriftOptions.Alpha = α ever raises its alarm with a
 // chance of at most α, however long the stream runs. Several martingales, one per
 // source and class, each have that chance; divide α by their number if all together
 // shall keep it.
@@ -50,65 +100,15 @@
 // floor(128·asinh((s − m)/w)), within ±4096: 1/128 of the width w near the middle m,
 // and 0.8% of the distance further out. Scores of one cell are ties. m and w are
 // median and interquartile range of at most 16 calibration scores that are picked at
-// random and then used for nothing else (or of Options.Grid), so that the function
+// random and then used for nothing else (or of DriftOptions.Grid), so that the function
 // does not depend on the scores that are ranked; this is what keeps the promise exact.
 // A count per cell suffices: an update takes a bounded number of additions, a state a
 // few kB, for ever.
-package drift
-
-import (
-	"cmp"
-	"math"
-	"math/rand/v2"
-	"slices"
-
-	"github.com/mlrbfn/mlrbfn/internal/options"
-)
-
-// Options says what a martingale promises.
-type Options struct {
-	// Alpha is the chance of ever raising a false alarm; 0 means 0.01.
-	Alpha float64
-	// Grid are scores that only settle the width of cells, such as those of all
-	// classes where the stream is of one; they must be other ones than those that
-	// are ranked. Nil has some of the calibration scores set apart.
-	Grid []float64
-}
-
-// Alarm is the state of a martingale after a score.
-type Alarm struct {
-	PValue    float64 // of the score among all before it; low for a stranger image
-	LogWealth float64 // natural logarithm of the capital
-	Raised    bool    // the capital has reached 1/α, now or before
-	Now       bool    // at this score for the first time
-}
-
-// The bets and the reserve.
-const (
-	bets         = 5
-	jump         = 0.01
-	inReserve    = 0.5
-	reserveScale = 100
-)
-
-// odds returns what the bets multiply their capital by. Each is 1 on average over
-// uniform p.
-func odds(p float64) [bets]float64 {
-	low, lowest := 0.0, 0.0
-	if p < 0.05 {
-		low = 1
-	}
-	if p < 0.01 {
-		lowest = 1
-	}
-	return [bets]float64{1.5 - p, 1, 0.5 + p, 0.9 + 2*low, 0.95 + 5*lowest}
-}
-
-// Martingale is a conformal test martingale. [New] makes one. It is not for
-// concurrent use.
+//
+// [NewMartingale] makes one. It is not for concurrent use.
 type Martingale struct {
 	alpha float64
-	cells cells
+	cells driftCells
 	rng   *rand.PCG
 
 	steps     uint64 // scores of the stream since the start or Reset
@@ -118,13 +118,13 @@ type Martingale struct {
 	raisedAt  uint64        // the step of the alarm; 0 if there was none
 }
 
-// New returns a martingale for scores that should be like these calibration scores,
+// NewMartingale returns a martingale for scores that should be like these calibration scores,
 // which may be few or none: then it notices that the stream changes, but not that it
 // is another from the start. Calibration images whose scores the stream is compared
 // with must be chosen as the stream's are: where a martingale sees the images that
 // are given one class, by the class that is given and not by the label. The seed
 // settles how ties are broken. Bad options panic; [Options.Check] tells.
-func New(o Options, calibration []float64, seed uint64) *Martingale {
+func NewMartingale(o DriftOptions, calibration []float64, seed uint64) *Martingale {
 	if err := o.Check(); err != nil {
 		panic(err)
 	}
@@ -146,7 +146,7 @@ func New(o Options, calibration []float64, seed uint64) *Martingale {
 }
 
 // Check returns an error where New would panic.
-func (o Options) Check() error {
+func (o DriftOptions) Check() error {
 	if o.Alpha != 0 && !(o.Alpha > 0 && o.Alpha < 1) {
 		return options.Errorf("Alpha", "%g does not lie between 0 and 1", o.Alpha)
 	}
@@ -168,7 +168,7 @@ func (m *Martingale) Reset() {
 func reserve(t uint64) float64 { return inReserve / (1 + math.Log1p(float64(t)/reserveScale)) }
 
 // Add takes the next score of the stream. NaN counts as the lowest.
-func (m *Martingale) Add(score float64) Alarm {
+func (m *Martingale) Add(score float64) DriftAlarm {
 	cell := m.cells.of(score)
 	below, equal := m.cells.rank(cell)
 	u := float64(m.rng.Uint64()>>11) / (1 << 53)
@@ -181,7 +181,7 @@ func (m *Martingale) Add(score float64) Alarm {
 	if now {
 		m.raisedAt = m.steps
 	}
-	return Alarm{PValue: p, LogWealth: wealth, Raised: m.raisedAt > 0, Now: now}
+	return DriftAlarm{PValue: p, LogWealth: wealth, Raised: m.raisedAt > 0, Now: now}
 }
 
 // bet bets on the next p-value.

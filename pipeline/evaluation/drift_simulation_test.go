@@ -1,6 +1,4 @@
-// Package simulation measures what martingales do on made-up streams, for the tests
-// and scripts/drift.
-package simulation
+package evaluation_test
 
 import (
 	"math"
@@ -8,11 +6,11 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
-// Method is a way to watch a stream.
-type Method struct {
+// A method is a way to watch a stream.
+type method struct {
 	Name string
 	// Start returns a function that takes the next score and returns the logarithm
 	// of the capital.
@@ -21,9 +19,9 @@ type Method struct {
 
 // The methods.
 var (
-	// Fixed is the simple jumper on p-values against the calibration scores alone,
+	// fixed is the simple jumper on p-values against the calibration scores alone,
 	// which are not independent.
-	Fixed = Method{"fixed calibration set, simple jumper", func(calibration []float64, seed uint64) func(float64) float64 {
+	fixed = method{"fixed calibration set, simple jumper", func(calibration []float64, seed uint64) func(float64) float64 {
 		sorted := slices.Sorted(slices.Values(calibration))
 		rng := rand.New(rand.NewPCG(seed, 1))
 		bet := jumper()
@@ -32,15 +30,15 @@ var (
 		}
 	}}
 	// Jumper is the simple jumper on p-values among all scores before.
-	Jumper = Method{"ranked among all before, simple jumper", func(calibration []float64, seed uint64) func(float64) float64 {
+	Jumper = method{"ranked among all before, simple jumper", func(calibration []float64, seed uint64) func(float64) float64 {
 		// Package drift ranks; its own capital is left unread.
-		ranks := drift.New(drift.Options{}, calibration, seed)
+		ranks := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, seed)
 		bet := jumper()
 		return func(score float64) float64 { return bet(ranks.Add(score).PValue) }
 	}}
-	// Ours is package drift.
-	Ours = Method{"mlrbfn: ranked among all before, five bets and a reserve", func(calibration []float64, seed uint64) func(float64) float64 {
-		m := drift.New(drift.Options{}, calibration, seed)
+	// ours is package drift.
+	ours = method{"mlrbfn: ranked among all before, five bets and a reserve", func(calibration []float64, seed uint64) func(float64) float64 {
+		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, seed)
 		return func(score float64) float64 { return m.Add(score).LogWealth }
 	}}
 )
@@ -64,9 +62,9 @@ func jumper() func(p float64) float64 {
 	}
 }
 
-// Stream is a calibration set and the scores after it: normal, and lower by a shift
+// stream is a calibration set and the scores after it: normal, and lower by a shift
 // after some.
-type Stream struct {
+type stream struct {
 	Calibration, Calm int     // how many scores
 	Shift             float64 // in standard deviations
 	Until             int     // how many scores come after the shift at most
@@ -75,7 +73,7 @@ type Stream struct {
 // Run returns after how many scores of the stream the alarm of chance alpha comes, 0 if
 // it does not, and calls each, unless nil, with the logarithm of the capital after each
 // score.
-func (s Stream) Run(m Method, alpha float64, seed uint64, each func(t int, log float64)) int {
+func (s stream) Run(m method, alpha float64, seed uint64, each func(t int, log float64)) int {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	calibration := make([]float64, s.Calibration)
 	for i := range calibration {
@@ -98,7 +96,7 @@ func (s Stream) Run(m Method, alpha float64, seed uint64, each func(t int, log f
 }
 
 // FalseAlarms returns how many of so many runs raise an alarm without a shift.
-func (s Stream) FalseAlarms(m Method, alpha float64, runs int) (raised int) {
+func (s stream) FalseAlarms(m method, alpha float64, runs int) (raised int) {
 	s.Until = 0
 	for seed := range runs {
 		if s.Run(m, alpha, uint64(seed), nil) > 0 {
@@ -111,7 +109,7 @@ func (s Stream) FalseAlarms(m Method, alpha float64, runs int) (raised int) {
 // Delays returns, ascending, how many scores after the shift the alarm comes, in so
 // many runs, but those that raise it before. One that does not come is as late as
 // can be.
-func (s Stream) Delays(m Method, alpha float64, runs int) (delays []int) {
+func (s stream) Delays(m method, alpha float64, runs int) (delays []int) {
 	for seed := range runs {
 		switch t := s.Run(m, alpha, uint64(seed), nil); {
 		case t == 0:

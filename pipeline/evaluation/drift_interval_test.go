@@ -1,4 +1,4 @@
-package drift_test
+package evaluation_test
 
 import (
 	"math"
@@ -6,15 +6,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // TestIntervals: in that share of simulated streams the numbers lie in their intervals.
 func TestIntervals(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, test := range []struct{ n, m, k int }{{50, 100, 5}, {400, 100, 5}, {20, 400, 20}, {1, 19, 1}} {
-		flaggedLow, flaggedHigh := drift.Flagged(test.n, test.m, test.k)
-		meanLow, meanHigh := drift.MeanPValue(test.n, test.m)
+		flaggedLow, flaggedHigh := evaluation.FlaggedInterval(test.n, test.m, test.k)
+		meanLow, meanHigh := evaluation.MeanPValueInterval(test.n, test.m)
 		const runs = 2000
 		inFlagged, inMean := 0, 0
 		calibration := make([]float64, test.m)
@@ -46,18 +46,18 @@ func TestIntervals(t *testing.T) {
 			t.Errorf("%+v: the mean p-value lies in [%.3f, %.3f] in %.3f of the streams", test, meanLow, meanHigh, share)
 		}
 	}
-	if low, high := drift.Flagged(10, 5, 0); low != 0 || high != 1 {
+	if low, high := evaluation.FlaggedInterval(10, 5, 0); low != 0 || high != 1 {
 		t.Errorf("without a threshold [%v, %v]", low, high)
 	}
 	// SciPy 1.17: betabinom(100, 20.5, 80.5).ppf([.025, .975]) is 10 and 32.
-	if low, high := drift.Share(100, 100, 20); low != 0.1 || high != 0.32 {
+	if low, high := evaluation.ShareInterval(100, 100, 20); low != 0.1 || high != 0.32 {
 		t.Errorf("[%v, %v]", low, high)
 	}
-	if low, high := drift.Share(10, 0, 0); low != 0 || high != 1 {
+	if low, high := evaluation.ShareInterval(10, 0, 0); low != 0 || high != 1 {
 		t.Errorf("without calibration images [%v, %v]", low, high)
 	}
 	// SciPy 1.17: betabinom(100, 5, 96).ppf([.025, .975]) is 0 and 12.
-	if low, high := drift.Flagged(100, 100, 5); low != 0 || high != 0.12 {
+	if low, high := evaluation.FlaggedInterval(100, 100, 5); low != 0 || high != 0.12 {
 		t.Errorf("[%v, %v]", low, high)
 	}
 }

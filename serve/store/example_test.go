@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/internal/store"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // A store keeps verdicts and what people said about them, and proves that nothing of it

@@ -1,4 +1,4 @@
-package drift
+package evaluation
 
 import (
 	"encoding/binary"
@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// History is the evidence of a source over time: the most in each five minutes of the last
+// DriftHistory is the evidence of a source over time: the most in each five minutes of the last
 // two hours, and in each hour of the last 31 days. Its zero value is empty.
-type History struct {
-	points []Point // by time
+type DriftHistory struct {
+	points []DriftPoint // by time
 }
 
-// Point is the most evidence in a span of time. At 1 the alarm is raised.
-type Point struct {
+// DriftPoint is the most evidence in a span of time. At 1 the alarm is raised.
+type DriftPoint struct {
 	Start    time.Time `json:"start"`
 	Evidence float64   `json:"evidence"`
 }
@@ -25,22 +25,22 @@ const (
 )
 
 // Add notes the evidence at a time.
-func (h *History) Add(now time.Time, evidence float64) {
+func (h *DriftHistory) Add(now time.Time, evidence float64) {
 	if !math.IsNaN(evidence) {
-		h.merge(now, []Point{{now, max(0, evidence)}})
+		h.merge(now, []DriftPoint{{now, max(0, evidence)}})
 	}
 }
 
 // Merge adds what another history has, such as that of another replica.
-func (h *History) Merge(now time.Time, other *History) { h.merge(now, other.points) }
+func (h *DriftHistory) Merge(now time.Time, other *DriftHistory) { h.merge(now, other.points) }
 
 // Since returns what is known since a time.
-func (h *History) Since(from time.Time) []Point {
-	at, _ := slices.BinarySearchFunc(h.points, from, func(p Point, t time.Time) int { return p.Start.Compare(t) })
+func (h *DriftHistory) Since(from time.Time) []DriftPoint {
+	at, _ := slices.BinarySearchFunc(h.points, from, func(p DriftPoint, t time.Time) int { return p.Start.Compare(t) })
 	return slices.Clone(h.points[at:])
 }
 
-func (h *History) merge(now time.Time, more []Point) {
+func (h *DriftHistory) merge(now time.Time, more []DriftPoint) {
 	all := slices.Concat(h.points, more)
 	for i := range all {
 		width := fine
@@ -49,7 +49,7 @@ func (h *History) merge(now time.Time, more []Point) {
 		}
 		all[i].Start = all[i].Start.UTC().Truncate(width)
 	}
-	slices.SortFunc(all, func(a, b Point) int { return a.Start.Compare(b.Start) })
+	slices.SortFunc(all, func(a, b DriftPoint) int { return a.Start.Compare(b.Start) })
 	h.points = all[:0]
 	for _, p := range all {
 		switch last := len(h.points) - 1; {
@@ -63,7 +63,7 @@ func (h *History) merge(now time.Time, more []Point) {
 }
 
 // MarshalBinary returns the history, at most some 10 kB.
-func (h *History) MarshalBinary() ([]byte, error) {
+func (h *DriftHistory) MarshalBinary() ([]byte, error) {
 	b := []byte{stateVersion}
 	for _, p := range h.points {
 		b = binary.BigEndian.AppendUint64(b, uint64(p.Start.Unix()))
@@ -73,14 +73,14 @@ func (h *History) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary replaces the history by the one that MarshalBinary returned.
-func (h *History) UnmarshalBinary(data []byte) error {
+func (h *DriftHistory) UnmarshalBinary(data []byte) error {
 	const size = 12
 	if len(data) == 0 || data[0] != stateVersion || (len(data)-1)%size != 0 || len(data) > 1<<16 {
 		return errState
 	}
-	var points []Point
+	var points []DriftPoint
 	for one := range slices.Chunk(data[1:], size) {
-		p := Point{time.Unix(int64(binary.BigEndian.Uint64(one)), 0).UTC(), float64(math.Float32frombits(binary.BigEndian.Uint32(one[8:])))}
+		p := DriftPoint{time.Unix(int64(binary.BigEndian.Uint64(one)), 0).UTC(), float64(math.Float32frombits(binary.BigEndian.Uint32(one[8:])))}
 		if !(p.Evidence >= 0) || len(points) > 0 && !p.Start.After(points[len(points)-1].Start) {
 			return errState
 		}

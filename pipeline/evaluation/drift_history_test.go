@@ -1,4 +1,4 @@
-package drift
+package evaluation
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 // replicas noted what.
 func TestHistory(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var one, a, b History
+	var one, a, b DriftHistory
 	now := begin
 	for i := range 33 * 24 * 6 {
 		now = begin.Add(time.Duration(i) * 10 * time.Minute)
@@ -42,7 +42,7 @@ func TestHistory(t *testing.T) {
 	if err != nil || len(data) > 10_000 {
 		t.Fatal(len(data), err)
 	}
-	var back History
+	var back DriftHistory
 	if err := back.UnmarshalBinary(data); err != nil || len(back.points) != len(one.points) {
 		t.Fatal(err)
 	}

@@ -1,23 +1,23 @@
-package drift
+package evaluation
 
 import "math"
 
-// Flagged returns the interval that the share of flagged images among n new ones
+// FlaggedInterval returns the interval that the share of flagged images among n new ones
 // lies in with a chance of at least 95%, if they are like the calibration images and
 // the threshold is the k-th smallest of m calibration scores: their number has a
 // beta-binomial distribution. It is [0, 1] where there is no such threshold.
-func Flagged(n, m, k int) (low, high float64) {
+func FlaggedInterval(n, m, k int) (low, high float64) {
 	if n < 1 || k < 1 || k > m {
 		return 0, 1
 	}
 	return betaBinomial(n, float64(k), float64(m+1-k))
 }
 
-// Share returns the interval that the share of a class among n new images lies in with a
+// ShareInterval returns the interval that the share of a class among n new images lies in with a
 // chance of about 95%, if k of m calibration images are of it: a beta-binomial
 // distribution after Jeffreys' prior. The class is counted by the labels of the
 // calibration images, and by the verdicts on new ones.
-func Share(n, m, k int) (low, high float64) {
+func ShareInterval(n, m, k int) (low, high float64) {
 	if n < 1 || m < 1 || k < 0 || k > m {
 		return 0, 1
 	}
@@ -49,10 +49,10 @@ func betaBinomial(n int, a, b float64) (low, high float64) {
 	return float64(max(from, 0)) / float64(n), float64(to) / float64(n)
 }
 
-// MeanPValue returns the interval that the mean p-value of n new images lies in with a
+// MeanPValueInterval returns the interval that the mean p-value of n new images lies in with a
 // chance of about 95%, if they are like the m calibration images: the sum of the ranks
 // is Mann and Whitney's U.
-func MeanPValue(n, m int) (low, high float64) {
+func MeanPValueInterval(n, m int) (low, high float64) {
 	if n < 1 || m < 1 {
 		return 0, 1
 	}

@@ -1,4 +1,4 @@
-package drift
+package evaluation
 
 import (
 	"cmp"
@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Calibration describes the images that a stream is compared with.
-type Calibration struct {
+// DriftCalibration describes the images that a stream is compared with.
+type DriftCalibration struct {
 	// Scores are those of the calibration images. They may be none, and then only
 	// changes within the stream are noticed; Grid then settles the cells.
 	Scores []float64
@@ -23,17 +23,17 @@ type Calibration struct {
 	Grid []float64
 }
 
-// Watch watches the images of one source, all together and by the class that they are
+// DriftWatch watches the images of one source, all together and by the class that they are
 // given. The chance that any of its alarms is ever raised without cause is at most
 // alpha: half of it is for all images together, and the classes share the rest.
-type Watch struct {
+type DriftWatch struct {
 	all     *Martingale
 	classes map[string]*Martingale
 }
 
-// NewWatch starts to watch a source. Alpha 0 means 0.01; one that is no chance panics,
+// NewDriftWatch starts to watch a source. Alpha 0 means 0.01; one that is no chance panics,
 // see [Options.Check].
-func NewWatch(alpha float64, c Calibration, seed uint64) *Watch {
+func NewDriftWatch(alpha float64, c DriftCalibration, seed uint64) *DriftWatch {
 	alpha = cmp.Or(alpha, 0.01)
 	grid := func(scores []float64) []float64 {
 		if len(scores) > 0 {
@@ -44,22 +44,22 @@ func NewWatch(alpha float64, c Calibration, seed uint64) *Watch {
 		}
 		return c.Scores
 	}
-	w := &Watch{
-		all:     New(Options{Alpha: alpha / 2, Grid: grid(c.Scores)}, c.Scores, seed),
+	w := &DriftWatch{
+		all:     NewMartingale(DriftOptions{Alpha: alpha / 2, Grid: grid(c.Scores)}, c.Scores, seed),
 		classes: make(map[string]*Martingale, len(c.Classes)),
 	}
 	for _, class := range c.Classes {
 		h := fnv.New64a()
 		h.Write([]byte(class))
 		scores := c.ByClass[class]
-		w.classes[class] = New(Options{Alpha: alpha / 2 / float64(len(c.Classes)), Grid: grid(scores)}, scores, seed^h.Sum64())
+		w.classes[class] = NewMartingale(DriftOptions{Alpha: alpha / 2 / float64(len(c.Classes)), Grid: grid(scores)}, scores, seed^h.Sum64())
 	}
 	return w
 }
 
 // Add takes the score of the next image and the class that it is given, and returns
 // the state of the alarm of all images together and of the class.
-func (w *Watch) Add(class string, score float64) (all, ofClass Alarm) {
+func (w *DriftWatch) Add(class string, score float64) (all, ofClass DriftAlarm) {
 	all = w.all.Add(score)
 	if m := w.classes[class]; m != nil {
 		ofClass = m.Add(score)
@@ -68,17 +68,17 @@ func (w *Watch) Add(class string, score float64) (all, ofClass Alarm) {
 }
 
 // All is the martingale of all images together.
-func (w *Watch) All() *Martingale { return w.all }
+func (w *DriftWatch) All() *Martingale { return w.all }
 
 // Class is the martingale of the images that are given a class; nil for one that was
 // not named.
-func (w *Watch) Class(class string) *Martingale { return w.classes[class] }
+func (w *DriftWatch) Class(class string) *Martingale { return w.classes[class] }
 
 // Classes are those that have a martingale, in order.
-func (w *Watch) Classes() []string { return slices.Sorted(maps.Keys(w.classes)) }
+func (w *DriftWatch) Classes() []string { return slices.Sorted(maps.Keys(w.classes)) }
 
 // Reset begins new tests; see [Martingale.Reset].
-func (w *Watch) Reset() {
+func (w *DriftWatch) Reset() {
 	w.all.Reset()
 	for _, m := range w.classes {
 		m.Reset()
@@ -86,7 +86,7 @@ func (w *Watch) Reset() {
 }
 
 // MarshalBinary returns the state of all martingales.
-func (w *Watch) MarshalBinary() ([]byte, error) {
+func (w *DriftWatch) MarshalBinary() ([]byte, error) {
 	b := []byte{stateVersion}
 	b = binary.AppendUvarint(b, uint64(len(w.classes)))
 	part := func(name string, m *Martingale) error {
@@ -103,7 +103,7 @@ func (w *Watch) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary replaces the watch by the one whose state MarshalBinary returned.
-func (w *Watch) UnmarshalBinary(data []byte) error {
+func (w *DriftWatch) UnmarshalBinary(data []byte) error {
 	if len(data) == 0 || data[0] != stateVersion {
 		return errState
 	}
@@ -117,7 +117,7 @@ func (w *Watch) UnmarshalBinary(data []byte) error {
 		return int(n), int(n) <= len(data)
 	}
 	n, ok := length()
-	fresh := Watch{classes: map[string]*Martingale{}}
+	fresh := DriftWatch{classes: map[string]*Martingale{}}
 	for i := 0; ok && i <= n; i++ {
 		var size int
 		var name string

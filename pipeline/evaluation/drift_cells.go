@@ -1,4 +1,4 @@
-package drift
+package evaluation
 
 import (
 	"math"
@@ -13,7 +13,7 @@ const (
 )
 
 // cells counts scores by the cell that they fall into.
-type cells struct {
+type driftCells struct {
 	middle, width float64
 	n             uint64
 	sums          [blocks]uint64              // of the blocks
@@ -22,7 +22,7 @@ type cells struct {
 
 // settle derives the cells from scores. Where these do not differ, any width is as
 // good.
-func (c *cells) settle(scores []float64) {
+func (c *driftCells) settle(scores []float64) {
 	scores = slices.DeleteFunc(slices.Clone(scores), func(s float64) bool { return math.IsNaN(s) || math.IsInf(s, 0) })
 	slices.Sort(scores)
 	c.middle, c.width = 0, 1
@@ -46,7 +46,7 @@ func (c *cells) settle(scores []float64) {
 }
 
 // of returns the cell of a score.
-func (c *cells) of(score float64) int {
+func (c *driftCells) of(score float64) int {
 	x := perWidth * math.Asinh((score-c.middle)/c.width)
 	if !(x >= -halfCells) { // also NaN
 		return 0
@@ -54,9 +54,9 @@ func (c *cells) of(score float64) int {
 	return int(math.Floor(min(x, halfCells-1))) + halfCells
 }
 
-func (c *cells) add(cell int) { c.put(cell, 1) }
+func (c *driftCells) add(cell int) { c.put(cell, 1) }
 
-func (c *cells) put(cell int, n uint64) {
+func (c *driftCells) put(cell int, n uint64) {
 	block := c.counts[cell/blockCells]
 	if block == nil {
 		block = new([blockCells]uint64)
@@ -68,7 +68,7 @@ func (c *cells) put(cell int, n uint64) {
 }
 
 // rank returns how many scores fell into lower cells and how many into this one.
-func (c *cells) rank(cell int) (below, equal uint64) {
+func (c *driftCells) rank(cell int) (below, equal uint64) {
 	for _, sum := range c.sums[:cell/blockCells] {
 		below += sum
 	}

@@ -1,4 +1,4 @@
-package drift_test
+package evaluation_test
 
 import (
 	"bytes"
@@ -7,8 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/pipeline/drift"
-	"github.com/mlrbfn/mlrbfn/pipeline/drift/simulation"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // TestPromise is the simulation of docs/drift.md with fewer runs: 400 calibration
@@ -17,13 +16,13 @@ import (
 // promise.
 func TestPromise(t *testing.T) {
 	const runs = 200
-	stream := simulation.Stream{Calibration: 400, Calm: 20_000}
-	if fixed := stream.FalseAlarms(simulation.Fixed, 0.01, runs/2); fixed < 6 {
-		t.Errorf("%d of %d runs with a fixed calibration set raise an alarm, and 11%% were reported", fixed, runs/2)
+	made := stream{Calibration: 400, Calm: 20_000}
+	if alarms := made.FalseAlarms(fixed, 0.01, runs/2); alarms < 6 {
+		t.Errorf("%d of %d runs with a fixed calibration set raise an alarm, and 11%% were reported", alarms, runs/2)
 	}
 	// More than 6 of 200 come with a chance of 0.4% where each has 1%.
-	if ours := stream.FalseAlarms(simulation.Ours, 0.01, runs); ours > 6 {
-		t.Errorf("%d of %d runs raise a false alarm", ours, runs)
+	if alarms := made.FalseAlarms(ours, 0.01, runs); alarms > 6 {
+		t.Errorf("%d of %d runs raise a false alarm", alarms, runs)
 	}
 }
 
@@ -32,8 +31,8 @@ func TestPromise(t *testing.T) {
 // fast after many more.
 func TestDelay(t *testing.T) {
 	for _, test := range []struct{ calm, within int }{{0, 120}, {2000, 180}, {50_000, 260}} {
-		stream := simulation.Stream{Calibration: 400, Calm: test.calm, Shift: 0.5, Until: 5000}
-		delays := stream.Delays(simulation.Ours, 0.01, 15)
+		made := stream{Calibration: 400, Calm: test.calm, Shift: 0.5, Until: 5000}
+		delays := made.Delays(ours, 0.01, 15)
 		if median := delays[len(delays)/2]; median > test.within {
 			t.Errorf("after %d calm images: a median of %d, want at most %d", test.calm, median, test.within)
 		}
@@ -58,7 +57,7 @@ func TestUniform(t *testing.T) {
 		for i := range calibration {
 			calibration[i] = score(rng)
 		}
-		m := drift.New(drift.Options{}, calibration, 1)
+		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 1)
 		var bins [10][10]int // of a p-value and the next
 		last := 0.5
 		for range n {
@@ -84,7 +83,7 @@ func TestUniform(t *testing.T) {
 // TestPValues are those that one counts by hand.
 func TestPValues(t *testing.T) {
 	grid := []float64{0, 1, 2, 3}
-	m := drift.New(drift.Options{Grid: grid}, []float64{10, 20, 30}, 1)
+	m := evaluation.NewMartingale(evaluation.DriftOptions{Grid: grid}, []float64{10, 20, 30}, 1)
 	for i, test := range []struct{ score, low, high float64 }{
 		{5, 0, 1. / 4}, {35, 4. / 5, 1}, {20, 2. / 6, 4. / 6}, {math.NaN(), 0, 1. / 7}, {math.Inf(1), 7. / 8, 1},
 	} {
@@ -107,7 +106,7 @@ func TestDirections(t *testing.T) {
 		for i := range calibration {
 			calibration[i] = rng.NormFloat64()
 		}
-		m := drift.New(drift.Options{Alpha: 0.001}, calibration, 1)
+		m := evaluation.NewMartingale(evaluation.DriftOptions{Alpha: 0.001}, calibration, 1)
 		now := 0
 		for i := range 150 {
 			a := m.Add(score(rng))
@@ -139,8 +138,8 @@ func TestState(t *testing.T) {
 	for i := range calibration {
 		calibration[i] = rng.NormFloat64()
 	}
-	one := drift.New(drift.Options{}, calibration, 3)
-	two := drift.New(drift.Options{}, calibration, 3)
+	one := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 3)
+	two := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 3)
 	for i := range 100_000 {
 		score := rng.NormFloat64()
 		if i%2000 < 3 || i > 99_990 {
@@ -151,7 +150,7 @@ func TestState(t *testing.T) {
 			if len(state) > 8<<10 {
 				t.Fatalf("%d bytes after %d scores", len(state), i)
 			}
-			two = &drift.Martingale{}
+			two = &evaluation.Martingale{}
 			if err := two.UnmarshalBinary(state); err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +164,7 @@ func TestState(t *testing.T) {
 	}
 	state, _ := one.MarshalBinary()
 	for cut := range len(state) {
-		m := drift.New(drift.Options{}, nil, 0)
+		m := evaluation.NewMartingale(evaluation.DriftOptions{}, nil, 0)
 		if err := m.UnmarshalBinary(state[:cut]); err == nil {
 			t.Errorf("a state of %d bytes was read from %d", len(state), cut)
 		} else if m.Steps() != 0 {
@@ -181,7 +180,7 @@ func TestState(t *testing.T) {
 // FuzzState: no bytes make UnmarshalBinary or what follows fail otherwise than by an
 // error.
 func FuzzState(f *testing.F) {
-	m := drift.New(drift.Options{}, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 1)
+	m := evaluation.NewMartingale(evaluation.DriftOptions{}, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 1)
 	for i := range 20 {
 		m.Add(float64(i))
 	}
@@ -192,7 +191,7 @@ func FuzzState(f *testing.F) {
 	f.Add(state)
 	f.Add(state[:40])
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m := &drift.Martingale{}
+		m := &evaluation.Martingale{}
 		if m.UnmarshalBinary(data) != nil {
 			return
 		}
@@ -211,21 +210,21 @@ func TestFewScores(t *testing.T) {
 		for i := range calibration {
 			calibration[i] = float64(i % 7)
 		}
-		m := drift.New(drift.Options{}, calibration, 1)
+		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 1)
 		for i := range 500 {
 			if a := m.Add(float64(i % 7)); math.IsNaN(a.LogWealth) || a.Now {
 				t.Errorf("%d calibration scores: %+v", n, a)
 			}
 		}
 	}
-	if err := (drift.Options{Alpha: 1}).Check(); err == nil {
+	if err := (evaluation.DriftOptions{Alpha: 1}).Check(); err == nil {
 		t.Error("a chance of 1")
 	}
 }
 
 func BenchmarkAdd(b *testing.B) {
 	rng := rand.New(rand.NewPCG(8, 8))
-	m := drift.New(drift.Options{}, nil, 1)
+	m := evaluation.NewMartingale(evaluation.DriftOptions{}, nil, 1)
 	for b.Loop() {
 		m.Add(rng.NormFloat64())
 	}
@@ -236,7 +235,7 @@ func ExampleMartingale() {
 	for i := range calibration {
 		calibration[i] = float64(i % 10)
 	}
-	m := drift.New(drift.Options{Alpha: 0.01}, calibration, 1)
+	m := evaluation.NewMartingale(evaluation.DriftOptions{Alpha: 0.01}, calibration, 1)
 	for i := range 300 {
 		score := float64(i % 10)
 		if i >= 200 {
@@ -256,7 +255,7 @@ func TestWatch(t *testing.T) {
 	for name, byClass := range map[string]bool{"calibrated by class": true, "calibrated together": false} {
 		rng := rand.New(rand.NewPCG(9, 9))
 		score := func(class int) float64 { return float64(class) + rng.NormFloat64() }
-		c := drift.Calibration{Classes: classes, ByClass: map[string][]float64{}}
+		c := evaluation.DriftCalibration{Classes: classes, ByClass: map[string][]float64{}}
 		for i := range 600 {
 			s := score(i % 3)
 			c.Scores = append(c.Scores, s)
@@ -264,7 +263,7 @@ func TestWatch(t *testing.T) {
 				c.ByClass[classes[i%3]] = append(c.ByClass[classes[i%3]], s)
 			}
 		}
-		w := drift.NewWatch(0.01, c, 1)
+		w := evaluation.NewDriftWatch(0.01, c, 1)
 		for i := range 3000 {
 			s := score(i % 3)
 			if i >= 1500 && i%3 == 1 {
@@ -277,11 +276,11 @@ func TestWatch(t *testing.T) {
 					t.Fatal(err)
 				}
 				for cut := 0; cut < len(state); cut += 97 {
-					if err := new(drift.Watch).UnmarshalBinary(state[:cut]); err == nil {
+					if err := new(evaluation.DriftWatch).UnmarshalBinary(state[:cut]); err == nil {
 						t.Errorf("%d bytes of %d were read", cut, len(state))
 					}
 				}
-				w = &drift.Watch{}
+				w = &evaluation.DriftWatch{}
 				if err := w.UnmarshalBinary(state); err != nil {
 					t.Fatal(err)
 				}

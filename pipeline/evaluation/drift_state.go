@@ -1,4 +1,4 @@
-package drift
+package evaluation
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package drift
+package evaluation
 
 import (
 	"math"
@@ -10,7 +10,7 @@ import (
 // are linear between hundredths of p, so that the mean of their middles is exact.
 func TestFair(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	m := New(Options{}, nil, 1)
+	m := NewMartingale(DriftOptions{}, nil, 1)
 	for i := range 30_000 {
 		if i%300 == 0 {
 			before, mean := m.LogWealth(), 0.0
