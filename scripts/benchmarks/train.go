@@ -19,8 +19,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
-// training compares training with the peers in MLRBFN_SHARED/oracle/peers.
-type training struct {
+// trainBench compares training with the peers in MLRBFN_SHARED/oracle/peers.
+type trainBench struct {
 	rounds, core, epochs, rows *int
 	seconds                    *float64
 	only, program              *string
@@ -29,7 +29,7 @@ type training struct {
 }
 
 func benchTrain(f *flag.FlagSet) func(ctx context.Context, dir string) error {
-	t := &training{
+	t := &trainBench{
 		rounds:  addRounds(f, 3),
 		seconds: f.Float64("seconds", 2, "time of one measurement"),
 		core:    f.Int("core", 0, "core to run on; -1 leaves the choice to the system, and JAX all cores"),
@@ -115,7 +115,7 @@ type trainer struct {
 }
 
 // steps measures the steps of each head on one thread.
-func (t *training) steps() error {
+func (t *trainBench) steps() error {
 	pattern, err := regexp.Compile(*t.only)
 	if err != nil {
 		return err
@@ -205,13 +205,13 @@ func (t *training) steps() error {
 }
 
 // command runs a program on one thread of one core and returns what it prints.
-func (t *training) command(env []string, name string, args ...string) ([]byte, error) {
+func (t *trainBench) command(env []string, name string, args ...string) ([]byte, error) {
 	name, args = t.pinned(name, args)
 	return output(append([]string{"GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"}, env...), name, args...)
 }
 
 // pinned makes a command run on the wanted core, if the system can do that.
-func (t *training) pinned(name string, args []string) (string, []string) {
+func (t *trainBench) pinned(name string, args []string) (string, []string) {
 	if taskset, err := exec.LookPath("taskset"); err == nil && *t.core >= 0 {
 		args = append([]string{"-c", strconv.Itoa(*t.core), name}, args...)
 		name = taskset
@@ -220,7 +220,7 @@ func (t *training) pinned(name string, args []string) (string, []string) {
 }
 
 // benchmark runs one of our benchmarks and returns the median of the unit.
-func (t *training) benchmark(binary, kernels, name, unit string) (float64, error) {
+func (t *trainBench) benchmark(binary, kernels, name, unit string) (float64, error) {
 	const parts = 5
 	out, err := t.command([]string{"MLRBFN_KERNELS=" + kernels}, binary, "-test.run", "^$", "-test.bench", "^Benchmark"+name+"$",
 		"-test.count", strconv.Itoa(parts), "-test.benchtime", fmt.Sprintf("%gs", *t.seconds/parts))
@@ -243,7 +243,7 @@ func (t *training) benchmark(binary, kernels, name, unit string) (float64, error
 
 // peers lists the programs of the shared folder that the given Python can run, on
 // one thread of one core.
-func (t *training) peers() []trainer {
+func (t *trainBench) peers() []trainer {
 	return t.peersBy("1", t.command, map[string][][]string{
 		"torch":      {{"PyTorch eager", "torch_bench.py", "eager"}, {"PyTorch compiled, fused", "torch_bench.py", "compile fused"}},
 		"jax, torch": {{"JAX jit", "jax_bench.py"}}, // which reads its head from PyTorch
@@ -252,7 +252,7 @@ func (t *training) peers() []trainer {
 
 // peersBy lists programs by the modules that they need: a name, the file and its
 // arguments. threads is their number of threads.
-func (t *training) peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []trainer {
+func (t *trainBench) peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []trainer {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {
 		log.Print("no peers: set MLRBFN_PEERS_PYTHON to a Python with torch and jax, or use --install")

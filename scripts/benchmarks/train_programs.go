@@ -23,7 +23,7 @@ import (
 
 // makeFeatures writes a feature set of n rows around the class means, sorted by
 // class as extract does, and returns its folder.
-func (t *training) makeFeatures(n, d, classes int) (string, error) {
+func (t *trainBench) makeFeatures(n, d, classes int) (string, error) {
 	dir := filepath.Join(t.dir, fmt.Sprintf("features-%d-%d-%d", n, d, classes))
 	if _, err := os.Stat(filepath.Join(dir, "labels.npy")); err == nil {
 		return dir, nil
@@ -62,7 +62,7 @@ func (t *training) makeFeatures(n, d, classes int) (string, error) {
 }
 
 // cifar10 makes features of the size of CIFAR-10's.
-func (t *training) cifar10() (string, error) { return t.makeFeatures(50000, 512, 10) }
+func (t *trainBench) cifar10() (string, error) { return t.makeFeatures(50000, 512, 10) }
 
 // outcome holds the costs of a run of train.
 type outcome struct {
@@ -77,7 +77,7 @@ type outcome struct {
 
 // train runs the program on all cores, or on the wanted one, and shows its
 // progress.
-func (t *training) train(features string, onOne bool, args ...string) (outcome, error) {
+func (t *trainBench) train(features string, onOne bool, args ...string) (outcome, error) {
 	var o outcome
 	program, args := t.file, append([]string{"train", "--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
 	var env []string
@@ -104,7 +104,7 @@ func (t *training) train(features string, onOne bool, args ...string) (outcome, 
 var paper = []string{"--paper", "--val", "0", "--calibration", "0"}
 
 // brief returns the flags of a training that takes about the wanted time.
-func (t *training) brief(more ...string) []string {
+func (t *trainBench) brief(more ...string) []string {
 	const stepsPerEpoch, usual = 391, 2000 // of 50,000 rows, and steps per second
 	epochs := max(1, int(*t.seconds*usual/stepsPerEpoch))
 	return append(append(paper, "--quiet", "--checkpoint-every", "0", "--epochs", strconv.Itoa(epochs)), more...)
@@ -118,7 +118,7 @@ func tell(lines func(w *tabwriter.Writer)) {
 }
 
 // seeds measures three heads in parallel.
-func (t *training) seeds() error {
+func (t *trainBench) seeds() error {
 	features, err := t.cifar10()
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (t *training) seeds() error {
 
 // contention measures heads, and the peers with a thread for each core: first
 // alone, then while other programs load every core.
-func (t *training) contention() error {
+func (t *trainBench) contention() error {
 	features, err := t.cifar10()
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (t *training) contention() error {
 
 // loops returns the work per second of n loops like burn's: the speed that the
 // system really leaves to n threads.
-func (t *training) loops(n int) func(shape) (float64, error) {
+func (t *trainBench) loops(n int) func(shape) (float64, error) {
 	return func(shape) (float64, error) {
 		var wg sync.WaitGroup
 		var rounds atomic.Int64
@@ -263,7 +263,7 @@ func burners(n int) (stop func(), err error) {
 }
 
 // whole measures the paper's training from the command to the detector.
-func (t *training) whole() error {
+func (t *trainBench) whole() error {
 	features, err := t.cifar10()
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (t *training) whole() error {
 }
 
 // paged measures an epoch of rows that do not fit into memory.
-func (t *training) paged() error {
+func (t *trainBench) paged() error {
 	features, err := t.makeFeatures(*t.rows, 768, 1000)
 	if err != nil {
 		return err
