@@ -24,7 +24,7 @@ import (
 var chartJS string
 
 // Chart is a chart with two axes. The page draws it with Chart.js in the
-// reader's colours; Report.Draw makes a static picture of it for files and for
+// reader's colours; Draw makes a static picture of it for files and for
 // readers without JavaScript.
 type Chart struct {
 	Name    string   `json:"-"` // of its files, without an extension

@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -36,8 +37,6 @@ type Detector struct {
 	Closest []ClosestImage
 	Change  *Change // what adding images did; nil for none
 
-	// Draw makes the static picture of a chart; see Report.Draw.
-	Draw func(c Chart, format string) ([]byte, error)
 }
 
 // DetectorClass is a line of the table of classes. Counts below 0 are not known.
@@ -174,7 +173,7 @@ func WriteDetector(file string, d Detector) error {
 	v.closest()
 	v.Page.Album.load()
 	v.listNotShown()
-	err := v.draw()
+	err := drawAll(slices.Concat(v.HeldOutChart, v.AlarmChart, v.Training))
 	if err == nil {
 		err = writePage(file, "detector.html", v)
 	}

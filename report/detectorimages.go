@@ -14,20 +14,6 @@ import (
 // This file makes what the page of a detector shows of images: the map, and those that
 // came closest to the threshold.
 
-// draw makes the static pictures of the charts.
-func (v *detectorView) draw() error {
-	if v.Draw == nil {
-		return nil
-	}
-	for _, f := range slices.Concat(v.HeldOutChart, v.AlarmChart, v.Training) {
-		var err error
-		if f.svg, err = v.Draw(f.Chart, "svg"); err != nil {
-			return fmt.Errorf("chart %s: %w", f.Name, err)
-		}
-	}
-	return nil
-}
-
 // picture adds an image to the page's album, and notes why it cannot be shown.
 func (v *detectorView) picture(img Image, side int) *picture {
 	if decode := img.Decode; decode != nil {

@@ -20,8 +20,6 @@ type Drift struct {
 	Parts    []DriftPart  // of the course, in order
 	Classes  []DriftClass // that images were given
 
-	// Draw makes the static picture of a chart; see Report.Draw.
-	Draw func(c Chart, format string) ([]byte, error)
 }
 
 // DriftPart is some images in a row. Intervals hold 95% of such parts if images are like
@@ -85,14 +83,8 @@ func WriteDrift(file string, d Drift) error {
 		}
 	}
 	v.tables(d)
-	for _, f := range v.Charts {
-		var err error
-		if d.Draw == nil {
-			break
-		}
-		if f.svg, err = d.Draw(f.Chart, "svg"); err != nil {
-			return fmt.Errorf("report: chart %s: %w", f.Name, err)
-		}
+	if err := drawAll(v.Charts); err != nil {
+		return fmt.Errorf("report: %w", err)
 	}
 	if err := writePage(file, "drift.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)

@@ -6,10 +6,9 @@
 //
 // The same input gives the same page: the caller supplies dates, versions and
 // commands. Chart.js, which is part of the page, draws the charts; without
-// JavaScript static pictures replace them. Report.Draw makes these, so that
-// programs without pictures do not need the plotting modules; package
-// report/figures has such a function. The size of the page does not depend on the
-// number of scores: histograms are binned, curves thinned, galleries short.
+// JavaScript static pictures replace them. [Chart.Draw] makes these with
+// gonum/plot. The size of the page does not depend on the number of scores: histograms
+// are binned, curves thinned, galleries short.
 package report
 
 import (
@@ -67,10 +66,6 @@ type Report struct {
 
 	// Against is an earlier report on the same images, to compare with; nil for none.
 	Against *Earlier
-
-	// Draw makes the static picture of a chart, as "svg" or "png". With nil, charts
-	// need JavaScript and there are no files figures/*.svg.
-	Draw func(c Chart, format string) ([]byte, error)
 
 	Commands []string // to repeat the evaluation
 	Facts    []Fact   // versions, seeds, fingerprints, dates, …

@@ -21,7 +21,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 var methodNames = strings.Fields("mlrbfn msp mls energy gen odin she-ip she-e knn mds rmds mds++ rmds++ vim react klm nnguide fdbd ensemble " +
@@ -61,7 +60,6 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	}
 	r := report.Report{
 		Title:    "Synthetic scores",
-		Draw:     figures.Draw,
 		Classes:  []string{"class-0", "class-1"},
 		ID:       report.Set{Name: "cifar10-test", N: nID, Fingerprint: "355333779b9e75e2091d31cfea5c597aae268251c998d62d5853c0cbf7c36dfe"},
 		Train:    &report.Set{Name: "cifar10-train", Group: "train", N: 40},

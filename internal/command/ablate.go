@@ -9,13 +9,12 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func newAblate() *command {
 	c := newCommand("ablate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Measure what depth and each step of the paper's head are worth",
 		`Trains MLRBFNs and ReLU networks (scored by MSP) of several depths, as in the paper's figure 6, and MLRBFNs without one of the paper's steps, all on the same features for the same number of epochs. Writes REPORT/ablation.csv and figures. The defaults are the paper's settings.`)
-	opts := pipeline.AblateOptions{Draw: figures.Draw}
+	opts := pipeline.AblateOptions{}
 	c.section("input")
 	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
@@ -78,7 +77,6 @@ func newAblate() *command {
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", c.adviseText(text)) }
-		opts.Draw = figures.Draw
 		results, err := pipeline.Ablate(ctx, opts)
 		progress.Close()
 		if err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func newDrift() *command {
@@ -438,7 +437,7 @@ func (c *course) shares(class string) (early, late float64) {
 // page is the course as a page.
 func (c *course) page(file, by, line string) report.Drift {
 	page := report.Drift{
-		Title: "Are these images still like the training images?", Draw: figures.Draw,
+		Title: "Are these images still like the training images?",
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
 		Answer: "No alarm.", Commands: []string{line}, Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},

@@ -18,7 +18,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func newEvaluate() *command {
@@ -134,7 +133,6 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 			}
 			opts.Published = report.Benchmarks(nil, board)
 		}
-		opts.Draw = figures.Draw
 		opts.Commands = []string{c.line()}
 		opts.Facts = []report.Fact{
 			{Name: "version", Value: Version()},

@@ -13,7 +13,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 // writeDetectorPage writes the page of a detector in a file.
@@ -33,7 +32,7 @@ func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.
 		Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
 		Commands: []string{trainLine(d, file)}, Facts: detectorFacts(d),
 		Levels: acceptedAlarms, Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR,
-		Change: change, Draw: figures.Draw,
+		Change: change,
 	}
 	if note := corrected(d); note != "" {
 		page.Notes = append(page.Notes, sentence(note))

@@ -39,8 +39,6 @@ type AblateOptions struct {
 	Hidden int // outputs of the ReLU networks' hidden layers; 0 means head.DefaultHidden
 
 	Out string // folder of the report
-	// Draw makes the pictures; see [report.Report]. nil leaves them out.
-	Draw func(c report.Chart, format string) ([]byte, error)
 
 	// Warn, where set, is told what is odd about the training features, and of
 	// heads whose training diverged, which have no results.
@@ -220,9 +218,6 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 
 // draw writes the pictures that there is something for.
 func (o AblateOptions) draw(results []report.Result, layers int) error {
-	if o.Draw == nil {
-		return nil
-	}
 	charts := map[string]report.Chart{}
 	if len(o.Depths) > 1 {
 		if c := report.LayersChart(results); c != nil {
@@ -234,7 +229,7 @@ func (o AblateOptions) draw(results []report.Result, layers int) error {
 	}
 	for name, chart := range charts {
 		for _, format := range figureFormats {
-			picture, err := o.Draw(chart, format)
+			picture, err := chart.Draw(format)
 			if err != nil {
 				return err
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func ablateOptions(t *testing.T) AblateOptions {
@@ -21,8 +20,7 @@ func ablateOptions(t *testing.T) AblateOptions {
 	train.Head, train.Seeds = pipetest.SmallPaper, []uint64{0, 1}
 	return AblateOptions{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(),
-		Draw: figures.Draw,
-		OOD:  []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
+		OOD: []OODSet{{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})}},
 	}
 }
 

@@ -88,10 +88,8 @@ type Options struct {
 	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means metrics.DefaultResamples, less means none
 
 	// For the report to show. ImageRoots are the folders that its thumbnails may
-	// come from, as [report.FeatureSet] says; Draw makes its static pictures, as
-	// [report.Report] says.
+	// come from, as [report.FeatureSet] says.
 	ImageRoots []string
-	Draw       func(c report.Chart, format string) ([]byte, error)
 	Published  []report.Line // results to compare with, each with one cell
 	Commands   []string      // to repeat the evaluation with
 	Facts      []report.Fact // versions, dates and the like

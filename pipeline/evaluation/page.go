@@ -19,7 +19,7 @@ import (
 func (e *evaluation) writePage(ctx context.Context, results []report.Result) error {
 	id := e.id.Sets[0]
 	r := report.Report{
-		Results: results, Published: e.opts.Published, Classes: e.train.Classes, Draw: e.opts.Draw,
+		Results: results, Published: e.opts.Published, Classes: e.train.Classes,
 		Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands, Against: e.earlier,
 		Facts: append(slices.Clone(e.opts.Facts),
 			report.Fact{Name: "training features", Value: strings.Join(e.train.Dirs, ", ")},

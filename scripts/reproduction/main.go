@@ -31,7 +31,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 	"github.com/mlrbfn/mlrbfn/report"
-	"github.com/mlrbfn/mlrbfn/report/figures"
 )
 
 func main() { command.Program("reproduce", run) }
@@ -171,7 +170,6 @@ Results of an earlier run with the same options are reused.`, stdout)
 			return err
 		}
 	}
-	e.evaluation.Draw = figures.Draw
 	e.evaluation.Commands = []string{command.CommandLine("scripts/reproduce", args)}
 	if keys[0] == curves {
 		return e.runCurves(ctx, stdout, *models, *seeds, *epochs)

@@ -1,6 +1,4 @@
-// Package figures draws static pictures with gonum/plot: [Draw] a chart of a
-// report, [Histogram] and [Save] the figures of the examples.
-package figures
+package report
 
 import (
 	"errors"
@@ -20,10 +18,10 @@ import (
 )
 
 // Palette holds the colours of series, as in the report in light mode.
-var Palette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
+var FigurePalette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
 
 // A Series is a named list of values.
-type Series struct {
+type FigureSeries struct {
 	Name   string
 	Values []float64
 }
@@ -32,8 +30,8 @@ type Series struct {
 // low and high, in the colours of [Palette], one over another. Values outside
 // count as the nearest value inside. An empty series, a NaN, an empty range or more
 // series than colours are errors.
-func Histogram(title, label string, low, high float64, bins int, series ...Series) (*plot.Plot, error) {
-	if !(low < high) || bins < 1 || len(series) > len(Palette) {
+func Histogram(title, label string, low, high float64, bins int, series ...FigureSeries) (*plot.Plot, error) {
+	if !(low < high) || bins < 1 || len(series) > len(FigurePalette) {
 		return nil, fmt.Errorf("histogram of %d series in %d bins from %g to %g", len(series), bins, low, high)
 	}
 	p := plot.New()
@@ -45,8 +43,8 @@ func Histogram(title, label string, low, high float64, bins int, series ...Serie
 		if err != nil {
 			return nil, fmt.Errorf("histogram of %s: %w", s.Name, err)
 		}
-		h := &plotter.Histogram{Bins: bars, Width: (high - low) / float64(bins), FillColor: faint(Palette[i])}
-		h.LineStyle = draw.LineStyle{Color: Palette[i], Width: vg.Points(0.5)}
+		h := &plotter.Histogram{Bins: bars, Width: (high - low) / float64(bins), FillColor: faint(FigurePalette[i])}
+		h.LineStyle = draw.LineStyle{Color: FigurePalette[i], Width: vg.Points(0.5)}
 		p.Add(h)
 		p.Legend.Add(s.Name, h)
 	}
