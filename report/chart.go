@@ -23,6 +23,24 @@ import (
 //go:embed chartjs/chart.umd.min.js
 var chartJS string
 
+// Draw makes a static picture of a chart, as "svg" or "png". Whoever links the plotting
+// modules sets it once, before pages are written; with nil, charts need JavaScript and
+// there are no files of them.
+var Draw func(c Chart, format string) ([]byte, error)
+
+// drawAll makes the static pictures of charts.
+func drawAll(figures []*figure) (err error) {
+	if Draw == nil {
+		return nil
+	}
+	for _, f := range figures {
+		if f.svg, err = Draw(f.Chart, "svg"); err != nil {
+			return fmt.Errorf("chart %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
 // Chart is a chart with two axes. The page draws it with Chart.js in the
 // reader's colours; Draw makes a static picture of it for files and for
 // readers without JavaScript.

@@ -6,9 +6,10 @@
 //
 // The same input gives the same page: the caller supplies dates, versions and
 // commands. Chart.js, which is part of the page, draws the charts; without
-// JavaScript static pictures replace them. [Chart.Draw] makes these with
-// gonum/plot. The size of the page does not depend on the number of scores: histograms
-// are binned, curves thinned, galleries short.
+// JavaScript static pictures replace them. [Draw] makes these, so that
+// programs without pictures do not need the plotting modules. The size of the page does
+// not depend on the number of scores: histograms are binned, curves thinned, galleries
+// short.
 package report
 
 import (

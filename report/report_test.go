@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	_ "github.com/mlrbfn/mlrbfn/internal/command/figures"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/report"

@@ -433,10 +433,13 @@ func (v *view) writeFigures(dir string) error {
 			}
 		}
 	}
+	if Draw == nil {
+		return nil
+	}
 	figures := v.figures()
 	return onCores(len(figures), func(i int) (err error) {
 		f := figures[i]
-		if f.svg, err = f.Draw("svg"); err != nil {
+		if f.svg, err = Draw(f.Chart, "svg"); err != nil {
 			return err
 		}
 		return disk.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/head"
+	_ "github.com/mlrbfn/mlrbfn/internal/command/figures"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 	"github.com/mlrbfn/mlrbfn/report"
 )

@@ -26,9 +26,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/command/figures"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func main() { command.Program("mnist", run) }
@@ -55,8 +55,8 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 		}
 		names, folders = append(names, name), append(folders, dir)
 	}
-	if len(names) > 1+len(report.FigurePalette) {
-		return command.Usagef("the figure has colours for %d sets of OOD images", len(report.FigurePalette)-1)
+	if len(names) > 1+len(figures.Palette) {
+		return command.Usagef("the figure has colours for %d sets of OOD images", len(figures.Palette)-1)
 	}
 	detector, err := pipeline.LoadDetector(*file)
 	if err != nil {
@@ -184,23 +184,23 @@ func writeTable(w io.Writer, seeds []uint64, names []string, results []result) e
 // score, which shows the differences between confidences near 0.
 func drawFigure(names []string, scores [][]float64, files ...string) error {
 	const bins, lowest = 50, -6
-	confidences, logs := make([]report.FigureSeries, len(names)), make([]report.FigureSeries, len(names))
+	confidences, logs := make([]figures.Series, len(names)), make([]figures.Series, len(names))
 	for i, name := range names {
-		logs[i] = report.FigureSeries{Name: name, Values: scores[i]}
+		logs[i] = figures.Series{Name: name, Values: scores[i]}
 		confidences[i].Name = name
 		for _, s := range scores[i] {
 			confidences[i].Values = append(confidences[i].Values, math.Exp(s))
 		}
 	}
-	left, err := report.Histogram("Confidence in the likeliest class", "max φ", 0, 1, bins, confidences...)
+	left, err := figures.Histogram("Confidence in the likeliest class", "max φ", 0, 1, bins, confidences...)
 	if err != nil {
 		return err
 	}
-	right, err := report.Histogram("Its logarithm, the score", "max log φ (lower ones at "+strconv.Itoa(lowest)+")", lowest, 0, bins, logs...)
+	right, err := figures.Histogram("Its logarithm, the score", "max log φ (lower ones at "+strconv.Itoa(lowest)+")", lowest, 0, bins, logs...)
 	if err != nil {
 		return err
 	}
 	left.Legend.XOffs = -4 * vg.Centimeter // not over the bar at 1
 	right.Legend.Left = true
-	return report.Save(12*vg.Centimeter, 10*vg.Centimeter, []*plot.Plot{left, right}, files...)
+	return figures.Save(12*vg.Centimeter, 10*vg.Centimeter, []*plot.Plot{left, right}, files...)
 }

@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/command/figures"
 )
 
 // drawFigure writes the paper's figure to files: the background has the colour of
@@ -22,7 +22,7 @@ func drawFigure(n *network, pixels int, points []point, labels []int64, title st
 			x := left + (right-left)*(float64(column)+0.5)/float64(pixels)
 			y := top - (top-bottom)*(float64(row)+0.5)/float64(pixels)
 			class, confidence := n.judge(point{x, y})
-			background.SetNRGBA(column, row, shade(report.FigurePalette[class], 0.75*confidence))
+			background.SetNRGBA(column, row, shade(figures.Palette[class], 0.75*confidence))
 		}
 	}
 	p := plot.New()
@@ -42,10 +42,10 @@ func drawFigure(n *network, pixels int, points []point, labels []int64, title st
 		}
 		scatter.Shape = draw.CircleGlyph{}
 		scatter.Radius = vg.Points(1.2)
-		scatter.Color = report.FigurePalette[class]
+		scatter.Color = figures.Palette[class]
 		p.Add(scatter)
 	}
-	return report.Save(12*vg.Centimeter, 12*vg.Centimeter, []*plot.Plot{p}, files...)
+	return figures.Save(12*vg.Centimeter, 12*vg.Centimeter, []*plot.Plot{p}, files...)
 }
 
 // shade mixes white with a share of c.

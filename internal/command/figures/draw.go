@@ -1,4 +1,4 @@
-package report
+package figures
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 const (
@@ -22,23 +24,16 @@ const (
 	legendKey    = 24  // width of the line or mark before a name
 )
 
-// drawAll makes the static pictures of charts.
-func drawAll(figures []*figure) (err error) {
-	for _, f := range figures {
-		if f.svg, err = f.Draw("svg"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func init() { report.Draw = Draw }
 
-// Draw makes a static picture of a chart, as "svg" or "png", on white.
-func (c Chart) Draw(format string) ([]byte, error) {
+// Draw makes a static picture of a chart, as "svg" or "png", on white. Importing this
+// package makes it [report.Draw].
+func Draw(c report.Chart, format string) ([]byte, error) {
 	p := plot.New()
 	p.BackgroundColor = shade("paper")
 	for _, axis := range []struct {
 		plot *plot.Axis
-		Axis
+		report.Axis
 	}{{&p.X, c.X}, {&p.Y, c.Y}} {
 		a := axis.plot
 		a.Min, a.Max = axis.Min, axis.Max
@@ -56,13 +51,13 @@ func (c Chart) Draw(format string) ([]byte, error) {
 	}
 	p.Add(grid)
 	for i := len(c.Series) - 1; i >= 0; i-- {
-		if err := addSeries(p, c.Series[i], c); err != nil {
+		if err := add(p, c.Series[i], c); err != nil {
 			return nil, fmt.Errorf("chart %s, %s: %w", c.Name, c.Series[i].Name, err)
 		}
 	}
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = c.X.Min, c.X.Max, c.Y.Min, c.Y.Max // replaces the range of the series
 
-	var listed []Series
+	var listed []report.Series
 	for _, s := range c.Series {
 		if !s.Hidden {
 			listed = append(listed, s)
@@ -91,7 +86,7 @@ func (c Chart) Draw(format string) ([]byte, error) {
 }
 
 // add draws a series on a plot.
-func addSeries(p *plot.Plot, s Series, c Chart) error {
+func add(p *plot.Plot, s report.Series, c report.Chart) error {
 	outline := s.Outline(c.X)
 	if len(outline) == 0 {
 		return nil
@@ -117,7 +112,7 @@ func addSeries(p *plot.Plot, s Series, c Chart) error {
 		p.Add(line)
 	}
 	if s.Deviations != nil {
-		spread := spreadMarks{points, s.Deviations}
+		spread := spread{points, s.Deviations}
 		var bars plot.Plotter
 		if c.Y.Names != nil {
 			x, err := plotter.NewXErrorBars(spread)
@@ -146,7 +141,7 @@ func addSeries(p *plot.Plot, s Series, c Chart) error {
 }
 
 // drawKey draws the line or mark before a name in the legend.
-func drawKey(c draw.Canvas, s Series, at vg.Point) {
+func drawKey(c draw.Canvas, s report.Series, at vg.Point) {
 	if s.Fill > 0 {
 		c.FillPolygon(faintly(shade(s.Colour), s.Fill), []vg.Point{{X: at.X, Y: at.Y - 4}, {X: at.X, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y - 4}})
 	}
@@ -158,7 +153,7 @@ func drawKey(c draw.Canvas, s Series, at vg.Point) {
 	}
 }
 
-func lineStyle(s Series) draw.LineStyle {
+func lineStyle(s report.Series) draw.LineStyle {
 	style := draw.LineStyle{Color: shade(s.Colour), Width: vg.Length(s.Width)}
 	for _, d := range s.Dashes {
 		style.Dashes = append(style.Dashes, vg.Length(d))
@@ -166,7 +161,7 @@ func lineStyle(s Series) draw.LineStyle {
 	return style
 }
 
-func glyph(s Series) draw.GlyphStyle {
+func glyph(s report.Series) draw.GlyphStyle {
 	style := draw.GlyphStyle{Color: shade(s.Colour), Radius: 3, Shape: draw.CircleGlyph{}}
 	if s.Marker == "square" {
 		style.Shape = draw.BoxGlyph{}
@@ -175,16 +170,16 @@ func glyph(s Series) draw.GlyphStyle {
 }
 
 // spread holds points with their deviations along one axis.
-type spreadMarks struct {
+type spread struct {
 	plotter.XYs
 	deviations []float64
 }
 
-func (s spreadMarks) XError(i int) (low, high float64) { return s.deviations[i], s.deviations[i] }
-func (s spreadMarks) YError(i int) (low, high float64) { return s.deviations[i], s.deviations[i] }
+func (s spread) XError(i int) (low, high float64) { return s.deviations[i], s.deviations[i] }
+func (s spread) YError(i int) (low, high float64) { return s.deviations[i], s.deviations[i] }
 
 // ticks returns the ticks of an axis.
-func ticks(a Axis) plot.Ticker {
+func ticks(a report.Axis) plot.Ticker {
 	if a.Names != nil {
 		var named plot.ConstantTicks
 		for i, name := range a.Names {
@@ -218,7 +213,7 @@ func ticks(a Axis) plot.Ticker {
 
 // shade returns a colour of the report's palette in light mode.
 func shade(name string) color.NRGBA {
-	for _, c := range Palette {
+	for _, c := range report.Palette {
 		if c.Name == name {
 			v, _ := strconv.ParseUint(c.Light[1:], 16, 32)
 			return color.NRGBA{uint8(v >> 16), uint8(v >> 8), uint8(v), 255}

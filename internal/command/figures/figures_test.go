@@ -1,4 +1,4 @@
-package report
+package figures
 
 import (
 	"bytes"
@@ -15,10 +15,11 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 func TestHistogramSaves(t *testing.T) {
-	series := []FigureSeries{{"one", []float64{0, 0.2, 1}}, {"two", []float64{math.Inf(-1), 5}}}
+	series := []Series{{"one", []float64{0, 0.2, 1}}, {"two", []float64{math.Inf(-1), 5}}}
 	p, err := Histogram("title", "x", 0, 1, 4, series...)
 	if err != nil {
 		t.Fatal(err)
@@ -67,13 +68,11 @@ func TestDensities(t *testing.T) {
 
 func TestHistogramRefuses(t *testing.T) {
 	for name, draw := range map[string]func() (*plot.Plot, error){
-		"no values": func() (*plot.Plot, error) { return Histogram("", "", 0, 1, 4, FigureSeries{Name: "s"}) },
-		"NaN": func() (*plot.Plot, error) {
-			return Histogram("", "", 0, 1, 4, FigureSeries{"s", []float64{math.NaN()}})
-		},
+		"no values":  func() (*plot.Plot, error) { return Histogram("", "", 0, 1, 4, Series{Name: "s"}) },
+		"NaN":        func() (*plot.Plot, error) { return Histogram("", "", 0, 1, 4, Series{"s", []float64{math.NaN()}}) },
 		"no bins":    func() (*plot.Plot, error) { return Histogram("", "", 0, 1, 0) },
 		"no range":   func() (*plot.Plot, error) { return Histogram("", "", 1, 1, 4) },
-		"no colours": func() (*plot.Plot, error) { return Histogram("", "", 0, 1, 4, make([]FigureSeries, 9)...) },
+		"no colours": func() (*plot.Plot, error) { return Histogram("", "", 0, 1, 4, make([]Series, 9)...) },
 	} {
 		if _, err := draw(); err == nil {
 			t.Errorf("%s: no error", name)
@@ -91,21 +90,21 @@ func TestHistogramRefuses(t *testing.T) {
 // TestDraw draws charts of all kinds, with names and values that may be anything.
 func TestDraw(t *testing.T) {
 	inf := math.Inf(1)
-	for name, c := range map[string]Chart{
-		"lines": {X: Axis{Max: 1, Percent: true, Label: "x"}, Y: Axis{Max: 1}, Series: []Series{
+	for name, c := range map[string]report.Chart{
+		"lines": {X: report.Axis{Max: 1, Percent: true, Label: "x"}, Y: report.Axis{Max: 1}, Series: []report.Series{
 			{Name: "one", Colour: "c0", Width: 2, Dashes: []float64{3, 1}, Points: []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}},
 			{Name: "hidden", Hidden: true, Colour: "faint", Width: 1, Points: []metrics.Point{{X: 0, Y: 1}, {X: 1, Y: 0}}},
 			{Name: `<script>alert("1")</script>&` + strings.Repeat(" long", 20), Colour: "c1", Width: 1}}},
-		"bars":   {X: Axis{Min: -1e300, Max: 1e300}, Y: Axis{Max: 1}, Series: []Series{{Name: "one", Colour: "c0", Width: 1, Fill: 0.3, Bars: []float64{0, 1, 0.5}}}},
-		"narrow": {X: Axis{Min: 1e15, Max: 1e15 + 0.25}, Y: Axis{Max: 1}, Series: []Series{{Name: "one", Colour: "c0", Width: 1, Fill: 0.3, Bars: []float64{0, 1, 0.5}}}},
-		"marks": {X: Axis{Max: 4}, Y: Axis{Max: 1}, Series: []Series{{Name: "one", Colour: "c0", Width: 1, Marker: "square",
+		"bars":   {X: report.Axis{Min: -1e300, Max: 1e300}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Fill: 0.3, Bars: []float64{0, 1, 0.5}}}},
+		"narrow": {X: report.Axis{Min: 1e15, Max: 1e15 + 0.25}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Fill: 0.3, Bars: []float64{0, 1, 0.5}}}},
+		"marks": {X: report.Axis{Max: 4}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Marker: "square",
 			Points: []metrics.Point{{X: 1, Y: 0.5}, {X: 3, Y: 0.5}}, Deviations: []float64{0, 0.1}}}},
-		"names": {X: Axis{Max: 1, Percent: true}, Y: Axis{Min: -0.5, Max: 1.5, Names: []string{"one", "two"}}, Series: []Series{
+		"names": {X: report.Axis{Max: 1, Percent: true}, Y: report.Axis{Min: -0.5, Max: 1.5, Names: []string{"one", "two"}}, Series: []report.Series{
 			{Name: "one", Colour: "c0", Marker: "circle", Points: []metrics.Point{{X: 0.5, Y: 0}, {X: 0.7, Y: 1}}, Deviations: []float64{0.1, 0.2}}}},
-		"empty": {X: Axis{Max: 1}, Y: Axis{Max: 1}},
+		"empty": {X: report.Axis{Max: 1}, Y: report.Axis{Max: 1}},
 	} {
 		for _, format := range []string{"svg", "png"} {
-			data, err := c.Draw(format)
+			data, err := Draw(c, format)
 			if err != nil {
 				t.Errorf("%s.%s: %v", name, format, err)
 				continue
@@ -125,10 +124,10 @@ func TestDraw(t *testing.T) {
 			}
 		}
 	}
-	if _, err := (Chart{Name: "odd", X: Axis{Max: 1}, Y: Axis{Max: 1}, Series: []Series{{Name: "s", Width: 1, Points: []metrics.Point{{X: inf}}}}}).Draw("svg"); err == nil || !strings.Contains(err.Error(), "odd, s") {
+	if _, err := Draw(report.Chart{Name: "odd", X: report.Axis{Max: 1}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "s", Width: 1, Points: []metrics.Point{{X: inf}}}}}, "svg"); err == nil || !strings.Contains(err.Error(), "odd, s") {
 		t.Errorf("an infinite point: %v", err)
 	}
-	if _, err := (Chart{X: Axis{Max: 1}, Y: Axis{Max: 1}}).Draw("odd"); err == nil {
+	if _, err := Draw(report.Chart{X: report.Axis{Max: 1}, Y: report.Axis{Max: 1}}, "odd"); err == nil {
 		t.Error("no error for an unknown format")
 	}
 }

@@ -1,4 +1,6 @@
-package report
+// Package figures draws static pictures with gonum/plot: [Draw] a chart of a
+// report, [Histogram] and [Save] the figures of the examples.
+package figures
 
 import (
 	"errors"
@@ -18,10 +20,10 @@ import (
 )
 
 // Palette holds the colours of series, as in the report in light mode.
-var FigurePalette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
+var Palette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
 
 // A Series is a named list of values.
-type FigureSeries struct {
+type Series struct {
 	Name   string
 	Values []float64
 }
@@ -30,8 +32,8 @@ type FigureSeries struct {
 // low and high, in the colours of [Palette], one over another. Values outside
 // count as the nearest value inside. An empty series, a NaN, an empty range or more
 // series than colours are errors.
-func Histogram(title, label string, low, high float64, bins int, series ...FigureSeries) (*plot.Plot, error) {
-	if !(low < high) || bins < 1 || len(series) > len(FigurePalette) {
+func Histogram(title, label string, low, high float64, bins int, series ...Series) (*plot.Plot, error) {
+	if !(low < high) || bins < 1 || len(series) > len(Palette) {
 		return nil, fmt.Errorf("histogram of %d series in %d bins from %g to %g", len(series), bins, low, high)
 	}
 	p := plot.New()
@@ -43,8 +45,8 @@ func Histogram(title, label string, low, high float64, bins int, series ...Figur
 		if err != nil {
 			return nil, fmt.Errorf("histogram of %s: %w", s.Name, err)
 		}
-		h := &plotter.Histogram{Bins: bars, Width: (high - low) / float64(bins), FillColor: faint(FigurePalette[i])}
-		h.LineStyle = draw.LineStyle{Color: FigurePalette[i], Width: vg.Points(0.5)}
+		h := &plotter.Histogram{Bins: bars, Width: (high - low) / float64(bins), FillColor: faint(Palette[i])}
+		h.LineStyle = draw.LineStyle{Color: Palette[i], Width: vg.Points(0.5)}
 		p.Add(h)
 		p.Legend.Add(s.Name, h)
 	}

@@ -1,4 +1,4 @@
-package report_test
+package figures_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/command/figures"
 )
 
 // Scores of images of known classes and of others, as a picture.
@@ -25,12 +25,12 @@ func ExampleHistogram() {
 	for i := range known {
 		known[i], other[i] = rng.NormFloat64(), rng.NormFloat64()-3
 	}
-	p, err := report.Histogram("Scores", "score", -6, 4, 50, report.FigureSeries{Name: "in-distribution", Values: known}, report.FigureSeries{Name: "OOD", Values: other})
+	p, err := figures.Histogram("Scores", "score", -6, 4, 50, figures.Series{Name: "in-distribution", Values: known}, figures.Series{Name: "OOD", Values: other})
 	if err != nil {
 		log.Fatal(err)
 	}
 	file := filepath.Join(dir, "scores.svg")
-	if err := report.Save(12*vg.Centimeter, 8*vg.Centimeter, []*plot.Plot{p}, file); err != nil {
+	if err := figures.Save(12*vg.Centimeter, 8*vg.Centimeter, []*plot.Plot{p}, file); err != nil {
 		log.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
