@@ -15,7 +15,8 @@ var _ = declare[ASH]("ASH", pruning("ash-b", ASHB), pruning("ash-p", ASHP), prun
 func pruning(name string, how Shape) method {
 	return method{
 		name: name, reads: featureRows, needs: lastLayer,
-		fit: func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.Head, Shape: how}, nil },
+		words: Words{"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
+		fit:   func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.Head, Shape: how}, nil },
 	}
 }
 

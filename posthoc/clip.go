@@ -9,12 +9,18 @@ import (
 )
 
 var _ = declare[Clip]("Clip",
-	method{name: "react", reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
-		return FitReAct(ctx, in.Val, in.Head, 0)
-	}},
-	method{name: "vra", reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
-		return FitVRA(ctx, in.Val, in.Head, 0, 0)
-	}})
+	method{
+		name:  "react",
+		words: Words{"little evidence for any class without unusually large features", "the usual evidence for a class without unusually large features", "with less evidence for any class, without unusually large features,"},
+		reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
+			return FitReAct(ctx, in.Val, in.Head, 0)
+		}},
+	method{
+		name:  "vra",
+		words: Words{"little evidence for any class without unusually large and small features", "the usual evidence for a class without unusually large and small features", "with less evidence for any class, without unusually large and small features,"},
+		reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
+			return FitVRA(ctx, in.Val, in.Head, 0, 0)
+		}})
 
 func (s *Clip) fields(f *fields) {
 	f.layer("head", &s.Head)

@@ -10,7 +10,9 @@ import (
 )
 
 var _ = declare[CORE]("CORE", method{
-	name: "core", reads: featureRows | logitRows, needs: featureRows | labelRows | lastLayer,
+	name:  "core",
+	words: Words{"little evidence for any class, or unlike the images of its class", "like the images of its class", "with less evidence for any class, or less like the images of its class,"},
+	reads: featureRows | logitRows, needs: featureRows | labelRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitCORE(ctx, in.Train, in.Head) },
 })

@@ -4,22 +4,43 @@
 //
 // [Fit] fits a score by its name with OpenOOD's defaults:
 //
-//	name               reads                fitted on                     type
-//	msp mls energy gen logits               nothing                       MaxSoftmax MaxLogit Energy GEN
-//	temperature klm    logits               logits (and labels) of Val    MaxSoftmax KLM
-//	odin               features             nothing; needs a Network      ODIN
-//	knn cop corp       features             features                      KNN CoP CoRP
-//	mds rmds ++ mds++k features             features, labels              MDS RMDS
-//	vim residual       features             features; needs a Linear head ViM Residual
-//	react vra          features             features of Val; head         Clip
-//	dice               features             features; head                DICE
-//	ash-b -p -s scale  features             nothing; head                 ASH
-//	gradnorm           features             nothing; head                 GradNorm
-//	she-ip she-e -cos  features and logits  features, logits, labels      SHE
-//	nnguide relation   features and logits  features, logits              NNGuide Relation
-//	fdbd nci           features and logits  features; head                FDBD NCI
-//	neco               features and logits  features                      NECO
-//	core               features and logits  features, labels; head        CORE
+//	name        reads                fitted on                            type
+//	ash-b       features             nothing; head                        ASH
+//	ash-p       features             nothing; head                        ASH
+//	ash-s       features             nothing; head                        ASH
+//	cop         features             features                             CoP
+//	core        features, logits     features, labels; head               CORE
+//	corp        features             features                             CoRP
+//	dice        features             features; head                       DICE
+//	energy      logits               nothing                              Energy
+//	fdbd        features, logits     features; head                       FDBD
+//	gen         logits               nothing                              GEN
+//	gradnorm    features             nothing; head                        GradNorm
+//	klm         logits               logits of Val                        KLM
+//	knn         features             features                             KNN
+//	mds         features             features, labels                     MDS
+//	mds++       features             features, labels                     MDS
+//	mds++k      features             features, labels                     MDS
+//	mls         logits               nothing                              MaxLogit
+//	msp         logits               nothing                              MaxSoftmax
+//	nci         features, logits     features; head                       NCI
+//	neco        features, logits     features                             NECO
+//	nnguide     features, logits     features, logits                     NNGuide
+//	odin        features             nothing; network                     ODIN
+//	react       features             features of Val; head                Clip
+//	relation    features, logits     features, logits                     Relation
+//	residual    features             features; head                       Residual
+//	rmds        features             features, labels                     RMDS
+//	rmds++      features             features, labels                     RMDS
+//	scale       features             nothing; head                        ASH
+//	she-cos     features, logits     features, logits, labels             SHE
+//	she-e       features, logits     features, logits, labels             SHE
+//	she-ip      features, logits     features, logits, labels             SHE
+//	temperature logits               logits, labels of Val                MaxSoftmax
+//	vim         features             features; head                       ViM
+//	vra         features             features of Val; head                Clip
+//
+// Those with a head need a [Linear] one, those with a network a [Network].
 //
 // The logits may come from any head. An MLRBFN's log-confidences serve as logits,
 // and its last representation may serve as features. Scores that need a linear
@@ -27,12 +48,14 @@
 //
 // # To add a score
 //
-// Write a file with its type, its function Fit…, its method Score, its method
-// fields, which names what a file holds of it, and a declaration by declare. Names,
-// commands, detectors, joint scoring and the tests follow from the declaration. A
-// score that can share work with others also has a method join (together.go). A
-// method graph writes it as an ONNX graph (graph.go); without one, detectors that
-// judge by the score cannot be exported. Add a golden of its values (CONTRIBUTING.md).
+// Write a file with its type, its function Fit…, its method Score, its method fields,
+// which names what a file holds of it, and a declaration by declare, with the words that
+// explain it to people; and add a golden of its values (CONTRIBUTING.md). Names, commands,
+// detectors, joint scoring, explanations, the tables of this page and of docs/commands.md
+// (go generate ./posthoc) and the tests follow from the declaration. A score that can
+// share work with others also has a method join (together.go). A method graph writes it
+// as an ONNX graph (graph.go); without one, detectors that judge by the score cannot be
+// exported.
 //
 // # Arithmetic
 //
@@ -59,3 +82,5 @@
 // only [MaxLogit], [Energy] and the scores based on it are −Inf, where all classes
 // are. NaN gives NaN.
 package posthoc
+
+//go:generate go test -run ^TestTables$ . -update

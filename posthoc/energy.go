@@ -7,8 +7,14 @@ import (
 )
 
 var (
-	_ = declare[MaxLogit]("MaxLogit", method{name: "mls", reads: logitRows, fit: plain(&MaxLogit{})})
-	_ = declare[Energy]("Energy", method{name: "energy", reads: logitRows, fit: plain(&Energy{})})
+	_ = declare[MaxLogit]("MaxLogit", method{
+		name:  "mls",
+		words: Words{"little evidence for any class", "the usual evidence for a class", "with less evidence for any class"},
+		reads: logitRows, fit: plain(&MaxLogit{})})
+	_ = declare[Energy]("Energy", method{
+		name:  "energy",
+		words: Words{"little evidence for any class", "the usual evidence for a class", "with less evidence for any class"},
+		reads: logitRows, fit: plain(&Energy{})})
 )
 
 // MaxLogit is the largest logit (MLS): max_c z_c. Reads logits.

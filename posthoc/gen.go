@@ -10,7 +10,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
-var _ = declare[GEN]("GEN", method{name: "gen", reads: logitRows, fit: plain(&GEN{})})
+var _ = declare[GEN]("GEN", method{
+	name:  "gen",
+	words: Words{"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
+	reads: logitRows, fit: plain(&GEN{})})
 
 func (s *GEN) fields(f *fields) {
 	f.notNegative("gamma", &s.Gamma)

@@ -8,7 +8,9 @@ import (
 )
 
 var _ = declare[GradNorm]("GradNorm", method{
-	name: "gradnorm", reads: featureRows, needs: lastLayer,
+	name:  "gradnorm",
+	words: Words{"small features, or no clear class", "large features and a clear class", "with smaller features or a less clear class"},
+	reads: featureRows, needs: lastLayer,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
 })
 

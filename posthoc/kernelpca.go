@@ -18,12 +18,16 @@ import (
 )
 
 var _ = declare[CoP]("CoP", method{
-	name: "cop", reads: featureRows, needs: featureRows, memory: residualMemory,
+	name:  "cop",
+	words: Words{"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
+	reads: featureRows, needs: featureRows, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitCoP(ctx, in.Train, 0) },
 })
 
 var _ = declare[CoRP]("CoRP", method{
-	name: "corp", reads: featureRows, needs: featureRows,
+	name:  "corp",
+	words: Words{"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
+	reads: featureRows, needs: featureRows,
 	memory: func(d, _ int) int64 {
 		return plus(matrices(6, randomFeatures, randomFeatures), matrices(2, randomFeatures, d))
 	},

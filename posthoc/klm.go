@@ -11,7 +11,9 @@ import (
 )
 
 var _ = declare[KLM]("KLM", method{
-	name: "klm", reads: logitRows, needs: logitRows | validation,
+	name:  "klm",
+	words: Words{"class probabilities unlike those of any class", "class probabilities like those of a class", "with class probabilities less like those of any class"},
+	reads: logitRows, needs: logitRows | validation,
 	memory: func(_, c int) int64 { return matrices(2, c, c) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },
 })

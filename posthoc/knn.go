@@ -8,7 +8,9 @@ import (
 )
 
 var _ = declare[KNN]("KNN", method{
-	name: "knn", reads: featureRows, needs: featureRows, group: groupSearch,
+	name:  "knn",
+	words: Words{"far from the training images", "near to training images", "farther from its neighbours among the training images"},
+	reads: featureRows, needs: featureRows, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitKNN(in.Train, 0)
 		if err == nil {

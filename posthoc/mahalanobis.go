@@ -14,19 +14,26 @@ const (
 )
 
 var (
-	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, fitMDS(true)),
+	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, nearClass, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, nearClass, fitMDS(true)),
 		method{
-			name: "mds++k", reads: featureRows, needs: featureRows | labelRows,
+			name:  "mds++k",
+			words: Words{"far from every kind of image in the classes", "near to a kind of image in a class", "farther from every kind of image in the classes"},
+			reads: featureRows, needs: featureRows | labelRows,
 			memory: func(d, c int) int64 { return plus(matrices(5, d, d), matrices(15, c, d)) },
 			fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitModes(ctx, in.Train) },
 		})
-	_ = declare[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, fitRMDS(true)))
+	_ = declare[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, likeOne, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, likeOne, fitRMDS(true)))
+)
+
+var (
+	nearClass = Words{"far from every class", "near to a class", "farther from every class"}
+	likeOne   = Words{"no more like one class than like all together", "more like one class than like all together", "less like one class, beside all together,"}
 )
 
 // mahalanobis is a method that needs so many matrices [D, D].
-func mahalanobis(name, group string, squares int, fit func(context.Context, Input) (Scorer, error)) method {
+func mahalanobis(name, group string, squares int, words Words, fit func(context.Context, Input) (Scorer, error)) method {
 	return method{
-		name: name, reads: featureRows, needs: featureRows | labelRows, group: group, fit: fit,
+		name: name, reads: featureRows, needs: featureRows | labelRows, words: words, group: group, fit: fit,
 		memory: func(d, c int) int64 { return plus(matrices(squares, d, d), matrices(3, c, d)) },
 	}
 }

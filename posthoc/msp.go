@@ -10,10 +10,16 @@ import (
 )
 
 var _ = declare[MaxSoftmax]("MaxSoftmax",
-	method{name: "msp", reads: logitRows, fit: plain(&MaxSoftmax{})},
-	method{name: "temperature", reads: logitRows, needs: logitRows | labelRows | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
-		return FitTemperature(ctx, in.Val)
-	}})
+	method{
+		name:  "msp",
+		words: Words{"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
+		reads: logitRows, fit: plain(&MaxSoftmax{})},
+	method{
+		name:  "temperature",
+		words: Words{"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
+		reads: logitRows, needs: logitRows | labelRows | validation, fit: func(ctx context.Context, in Input) (Scorer, error) {
+			return FitTemperature(ctx, in.Val)
+		}})
 
 func (s *MaxSoftmax) fields(f *fields) { f.notNegative("temperature", &s.Temperature) }
 

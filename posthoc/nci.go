@@ -7,7 +7,9 @@ import (
 )
 
 var _ = declare[NCI]("NCI", method{
-	name: "nci", reads: featureRows | logitRows, needs: featureRows | lastLayer,
+	name:  "nci",
+	words: Words{"features that point to no class", "features that point to a class", "with features that point less to a class"},
+	reads: featureRows | logitRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(1, c, d) },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
 })

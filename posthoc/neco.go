@@ -11,7 +11,9 @@ import (
 )
 
 var _ = declare[NECO]("NECO", method{
-	name: "neco", reads: featureRows | logitRows, needs: featureRows, memory: residualMemory,
+	name:  "neco",
+	words: Words{"features outside of the space in which the classes differ", "features in the space in which the classes differ", "with features more outside of the space in which the classes differ"},
+	reads: featureRows | logitRows, needs: featureRows, memory: residualMemory,
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNECO(ctx, in.Train, 0) },
 })
 

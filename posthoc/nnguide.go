@@ -13,7 +13,9 @@ import (
 )
 
 var _ = declare[NNGuide]("NNGuide", method{
-	name: "nnguide", reads: featureRows | logitRows, needs: featureRows | logitRows,
+	name:  "nnguide",
+	words: Words{"little evidence for any class, or unlike the training images", "like training images of which the class is clear", "with less evidence for any class, or less like the training images,"},
+	reads: featureRows | logitRows, needs: featureRows | logitRows,
 	fit: func(ctx context.Context, in Input) (Scorer, error) {
 		s, err := FitNNGuide(ctx, in.Train, 0, 0)
 		if err == nil {

@@ -9,7 +9,9 @@ import (
 )
 
 var _ = declare[ODIN]("ODIN", method{
-	name: "odin", reads: featureRows, needs: network,
+	name:  "odin",
+	words: Words{"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head, after a step towards that class,"},
+	reads: featureRows, needs: network,
 	fit: func(_ context.Context, in Input) (Scorer, error) { return &ODIN{Network: in.Network}, nil },
 })
 

@@ -27,6 +27,7 @@ type method struct {
 	name  string // that users know
 	reads needs  // of an image to score: features, logits or both
 	needs needs  // to be fitted
+	words Words
 	// group is the same for methods that share work when they are scored
 	// together; "" for those that share none.
 	group string
@@ -35,6 +36,20 @@ type method struct {
 	// fitted on features [·, d] in c classes; nil where none grows with d², c² or
 	// c·d.
 	memory func(d, c int) int64
+}
+
+// Words say to people what a score measures. {A} and {B} stand for the two most likely
+// classes.
+type Words struct {
+	Strange string // what a low value means: "…"
+	Usual   string // what a usual or high value means
+	More    string // compares with other images: "… than 99% of the calibration images"
+}
+
+// WordsOf returns the words of the score called name; found is false where there is none.
+func WordsOf(name string) (w Words, found bool) {
+	m, found := methodOf(name)
+	return m.words, found
 }
 
 // needs is a set of what scores need.

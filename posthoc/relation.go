@@ -15,7 +15,9 @@ import (
 )
 
 var _ = declare[Relation]("Relation", method{
-	name: "relation", reads: featureRows | logitRows, needs: featureRows | logitRows, group: groupSearch,
+	name:  "relation",
+	words: Words{"unlike the training images of its class", "like the training images of its class", "less like the training images of its class"},
+	reads: featureRows | logitRows, needs: featureRows | logitRows, group: groupSearch,
 	fit: func(_ context.Context, in Input) (Scorer, error) {
 		s, err := FitRelation(in.Train)
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 func she(name string, metric Metric) method {
 	return method{
 		name: name, reads: featureRows | logitRows, needs: featureRows | logitRows | labelRows,
+		words:  Words{"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
 		memory: func(d, c int) int64 { return matrices(2, c, d) },
 		fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitSHE(ctx, in.Train, metric) },
 	}

@@ -6,82 +6,41 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
-// words say what a part of the score measures. {A} and {B} stand for the two most
-// likely classes.
-type words struct {
-	strange string // what a low value means: "…"
-	usual   string // what a usual or high value means
-	more    string // compares with other images: "… than 99% of the calibration images"
-}
+// words are those of a part of a score.
+type words posthoc.Words
 
-// wordsOf has the words of every part. Scores of standardised features, such as
-// vim-s, have those of the plain one.
+// wordsOf has the words of the parts that are no post-hoc scores.
 var wordsOf = map[string]words{
 	DensityPart:  {"far from every class", "near to a class", "farther from every class"},
 	DecisionPart: {"between {A} and {B}", "clearly of one class", "less clearly of one class (between {A} and {B})"},
 	OwnPart:      {"far from every class, or between {A} and {B}", "surely of one class", "less surely of any class, by the head's own score,"},
 	HeadScore:    {"low confidence in every class", "confident of a class", "less confident of any class"},
 	GuardPart:    {"beyond nearly all in-distribution images", "within the range of in-distribution images", "farther from every class"},
-
-	"msp":         {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
-	"temperature": {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
-	"gen":         {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head (between {A} and {B})"},
-	"odin":        {"between {A} and {B} for the linear head", "clearly of one class for the linear head", "less clearly of one class for the linear head, after a step towards that class,"},
-	"mls":         {"little evidence for any class", "the usual evidence for a class", "with less evidence for any class"},
-	"energy":      {"little evidence for any class", "the usual evidence for a class", "with less evidence for any class"},
-	"klm":         {"class probabilities unlike those of any class", "class probabilities like those of a class", "with class probabilities less like those of any class"},
-
-	"knn":    {"far from the training images", "near to training images", "farther from its neighbours among the training images"},
-	"mds":    {"far from every class", "near to a class", "farther from every class"},
-	"mds++":  {"far from every class", "near to a class", "farther from every class"},
-	"mds++k": {"far from every kind of image in the classes", "near to a kind of image in a class", "farther from every kind of image in the classes"},
-	"rmds":   {"no more like one class than like all together", "more like one class than like all together", "less like one class, beside all together,"},
-	"rmds++": {"no more like one class than like all together", "more like one class than like all together", "less like one class, beside all together,"},
-
-	"vim":      {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span, beside the evidence for a class,"},
-	"residual": {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
-	"cop":      {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
-	"corp":     {"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
-	"neco":     {"features outside of the space in which the classes differ", "features in the space in which the classes differ", "with features more outside of the space in which the classes differ"},
-
-	"react":    {"little evidence for any class without unusually large features", "the usual evidence for a class without unusually large features", "with less evidence for any class, without unusually large features,"},
-	"vra":      {"little evidence for any class without unusually large and small features", "the usual evidence for a class without unusually large and small features", "with less evidence for any class, without unusually large and small features,"},
-	"dice":     {"little evidence for any class in its most important features", "the usual evidence for a class in its most important features", "with less evidence for any class in its most important features"},
-	"ash-b":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
-	"ash-p":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
-	"ash-s":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
-	"scale":    {"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
-	"gradnorm": {"small features, or no clear class", "large features and a clear class", "with smaller features or a less clear class"},
-
-	"fdbd":     {"near to the borders between classes", "far from the borders between classes", "nearer to the borders between classes"},
-	"nci":      {"features that point to no class", "features that point to a class", "with features that point less to a class"},
-	"she-ip":   {"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
-	"she-e":    {"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
-	"she-cos":  {"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
-	"core":     {"little evidence for any class, or unlike the images of its class", "like the images of its class", "with less evidence for any class, or less like the images of its class,"},
-	"nnguide":  {"little evidence for any class, or unlike the training images", "like training images of which the class is clear", "with less evidence for any class, or less like the training images,"},
-	"relation": {"unlike the training images of its class", "like the training images of its class", "less like the training images of its class"},
 }
 
-// wordsFor returns those of a part. A part that has none, as it was added later, is
-// called by its name.
+// wordsFor returns those of a part. Scores of standardised features, such as vim-s, have
+// those of the plain one. A part that has none, as it was added later, is called by its
+// name.
 func wordsFor(part string) words {
-	w, ok := wordsOf[part]
-	if !ok {
-		w, ok = wordsOf[strings.TrimSuffix(part, "-s")]
+	if w, ok := wordsOf[part]; ok {
+		return w
 	}
-	if !ok {
-		w = words{"a low " + part, "a usual " + part, "lower in " + part}
+	for _, name := range []string{part, strings.TrimSuffix(part, "-s")} {
+		if w, ok := posthoc.WordsOf(name); ok && w.Strange != "" {
+			return words(w)
+		}
 	}
-	return w
+	return words{"a low " + part, "a usual " + part, "lower in " + part}
 }
 
 // byLogits tells whether the two most likely classes of a part's words are those of
 // the linear head.
 func byLogits(part string) bool {
-	return strings.Contains(wordsFor(part).strange, "linear head")
+	return strings.Contains(wordsFor(part).Strange, "linear head")
 }
 
 // Bounds of a part, in standard deviations, for what its words are.
@@ -92,12 +51,12 @@ const (
 
 // meaning says in words what a value means.
 func (w words) meaning(deviations float64, classes [2]string) string {
-	text := w.usual
+	text := w.Usual
 	switch {
 	case deviations < strangeBelow:
-		text = w.strange
+		text = w.Strange
 	case deviations < oddBelow:
-		text = "rather " + w.strange
+		text = "rather " + w.Strange
 	}
 	return fill(text, classes)
 }
@@ -135,7 +94,7 @@ func (p scored) more(of string, again bool) string {
 	case again:
 		share = fmt.Sprintf("%.1f%% of them", math.Floor(1000*float64(above)/float64(n))/10)
 	}
-	return fill(wordsFor(p.name).more, p.classes) + " than " + share
+	return fill(wordsFor(p.name).More, p.classes) + " than " + share
 }
 
 // why makes one sentence of the parts of a score. Those that lower it most are
@@ -180,7 +139,7 @@ func unreferenced(v Verdict, parts []scored) string {
 		return "Not flagged."
 	}
 	least := slices.MinFunc(parts, func(p, q scored) int { return cmp.Compare(p.adds, q.adds) })
-	return "Flagged: most of what lowers the score means: " + fill(wordsFor(least.name).strange, least.classes) + "."
+	return "Flagged: most of what lowers the score means: " + fill(wordsFor(least.name).Strange, least.classes) + "."
 }
 
 // notAboveOf returns how many of the ascending values are at most v.

@@ -14,11 +14,11 @@ import (
 func TestWords(t *testing.T) {
 	for _, name := range slices.Concat(posthoc.Names(), []string{DensityPart, DecisionPart, OwnPart, HeadScore, GuardPart, "vim-s", "fdbd-s", "react-s", "vra-s"}) {
 		w := wordsFor(name)
-		if strings.Contains(w.strange, name) && strings.HasPrefix(w.strange, "a low ") {
+		if strings.Contains(w.Strange, name) && strings.HasPrefix(w.Strange, "a low ") {
 			t.Errorf("%s has no words", name)
 		}
 		for _, classes := range [][2]string{{"beech", "oak"}, {"beech", ""}} {
-			for _, text := range []string{w.meaning(-3, classes), w.meaning(-1.7, classes), w.meaning(1, classes), fill(w.more, classes)} {
+			for _, text := range []string{w.meaning(-3, classes), w.meaning(-1.7, classes), w.meaning(1, classes), fill(w.More, classes)} {
 				if text == "" || strings.ContainsAny(text, "{}") || classes[1] == "" && (strings.Contains(text, " and .") || strings.HasSuffix(text, "and ")) {
 					t.Errorf("%s of %q: %q", name, classes, text)
 				}
