@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -192,3 +193,7 @@ func CheckScores(name string) error { return detector.CheckScores(name) }
 func OptionsOf(ctx context.Context, d *Detector, dirs []string) (opts TrainOptions, notes []string, err error) {
 	return training.OptionsOf(ctx, d, dirs)
 }
+
+// OptionOf returns the name of the options' field that an error is about, such as
+// "MaxPixels", or "" if it is about none.
+func OptionOf(err error) string { return options.Name(err) }
