@@ -14,7 +14,7 @@ import (
 	"runtime"
 	"strings"
 
-	"golang.org/x/image/draw"
+	"github.com/disintegration/imaging"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
@@ -244,13 +244,12 @@ func shrink(decode func() (image.Image, error), side int) (small []byte, to imag
 	}
 	size := from.Bounds().Size()
 	scale := float64(side) / float64(max(size.X, size.Y))
-	canvas := image.NewRGBA(image.Rect(0, 0, max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))))
-	draw.Draw(canvas, canvas.Bounds(), image.NewUniform(color.White), image.Point{}, draw.Src)
-	var scaler draw.Scaler = draw.CatmullRom
+	width, height := max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))
+	filter := imaging.CatmullRom
 	if scale > 1 {
-		scaler = draw.NearestNeighbor // small images are shown as they are
+		filter = imaging.NearestNeighbor // small images are shown as they are
 	}
-	scaler.Scale(canvas, canvas.Bounds(), from, from.Bounds(), draw.Over, nil)
+	canvas := imaging.Overlay(imaging.New(width, height, color.White), imaging.Resize(from, width, height, filter), image.Point{}, 1)
 	var b bytes.Buffer
 	if err := jpeg.Encode(&b, canvas, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
 		return nil, to
