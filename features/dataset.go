@@ -1,7 +1,3 @@
-// Package dataset holds labelled rows of features for training and fitting. It
-// splits and samples rows, and moves rows that do not fit into memory to temporary
-// files.
-
 package features
 
 import (
@@ -12,6 +8,10 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
+
+// This file holds labelled rows of features for training and fitting. It
+// splits and samples rows, and moves rows that do not fit into memory to temporary
+// files.
 
 // Rows selects rows of a matrix, with their labels. The zero value has no rows.
 type Rows struct {

@@ -1,15 +1,3 @@
-// Package conditioning transforms features before a head reads them. A head of
-// radial basis functions depends on distances alone, and in the features of a
-// backbone that was trained for another task most of ‖x−c‖² comes from directions
-// in which the classes do not differ.
-//
-// A conditioning is one affine map, after an optional division by the length:
-//
-//	z = (x/‖x‖ − μ) W,  W [D, E] or a diagonal
-//
-// It is fitted on training rows, and is stored in the detector and exported with
-// the head.
-
 package head
 
 import (
@@ -87,6 +75,18 @@ func (o ConditioningOptions) WithDefaults() (ConditioningOptions, error) {
 
 // Conditioning is a fitted map. A nil Conditioning does not change features. Any
 // number of goroutines may use it.
+//
+// It transforms features before a head reads them. A head of
+// radial basis functions depends on distances alone, and in the features of a
+// backbone that was trained for another task most of ‖x−c‖² comes from directions
+// in which the classes do not differ.
+//
+// A conditioning is one affine map, after an optional division by the length:
+//
+//	z = (x/‖x‖ − μ) W,  W [D, E] or a diagonal
+//
+// It is fitted on training rows, and is stored in the detector and exported with
+// the head.
 type Conditioning struct {
 	ConditioningOptions
 	Mean   []float32 // [D], μ

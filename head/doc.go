@@ -1,12 +1,11 @@
 // Package head trains classification heads on features and computes their
 // outputs: for each class, the confidence that an input belongs to it.
 //
-// There are two networks, each in a package of its own, with its shape, its
-// defaults and its equations: github.com/mlrbfn/mlrbfn/head/residual, the default one, and
-// github.com/mlrbfn/mlrbfn/head/paper, the published one. This package has what both share: [Train]
-// and its options, the trained [Head], and the interfaces [Config] and [Network].
-// [TrainMLP] trains the paper's baseline, a softmax network of linear layers with ReLU
-// between them; package linear fits a better linear head.
+// There are two networks: [Residual], the default one, and [Paper], the published one;
+// each has its defaults and its equations. Both read features as they are or after a
+// [Conditioning]. [Train] trains them by [TrainOptions] into a [Head]; [Config] and
+// [Network] are what it needs of them. [TrainMLP] trains the paper's baseline, a softmax
+// network of linear layers with ReLU between them; [FitLinear] fits a better linear head.
 //
 // # Training
 //

@@ -87,7 +87,7 @@ type Evaluator interface {
 }
 
 // Measurer is an Evaluator that also returns the two terms of its network's score,
-// as the one of package residual does.
+// as that of [ResidualNetwork] does.
 type Measurer interface {
 	Evaluator
 	// Terms fills nearness [b] and decision [b] for the rows of the last call of

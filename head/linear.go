@@ -1,21 +1,3 @@
-// Package linear fits a linear head: multinomial logistic regression with an L2
-// penalty on standardised features, as scikit-learn's StandardScaler and
-// LogisticRegression fit it. The penalty is the strongest that hardly raises the
-// cross-entropy of the validation rows.
-//
-// With z = (x − μ)/σ, where μ and σ are the mean and the deviation of each feature
-// over the training rows, the head minimises over W [C, D] and b [C]
-//
-//	1/N Σ −log softmax(Wz + b)[y] + 1/(2·N·strength) · ‖W‖²
-//
-// where strength is scikit-learn's C. Features that do not vary get no weight. The
-// standardisation is then folded into the weights and biases, so that the head
-// reads features as they are.
-//
-// The solver is L-BFGS. Its first metric is the curvature of the loss along the
-// principal axes of the features, so that ten to twenty steps are enough. All sums
-// are in float64 and in an order that does not depend on the number of cores.
-
 package head
 
 import (
@@ -98,6 +80,24 @@ type FittedLinear struct {
 //
 // The rows may be in a file that is larger than memory: each step reads them once.
 // Of very many rows, a part is read; see Options.MostWork.
+//
+// FitLinear fits a linear head: multinomial logistic regression with an L2
+// penalty on standardised features, as scikit-learn's StandardScaler and
+// LogisticRegression fit it. The penalty is the strongest that hardly raises the
+// cross-entropy of the validation rows.
+//
+// With z = (x − μ)/σ, where μ and σ are the mean and the deviation of each feature
+// over the training rows, the head minimises over W [C, D] and b [C]
+//
+//	1/N Σ −log softmax(Wz + b)[y] + 1/(2·N·strength) · ‖W‖²
+//
+// where strength is scikit-learn's C. Features that do not vary get no weight. The
+// standardisation is then folded into the weights and biases, so that the head
+// reads features as they are.
+//
+// The solver is L-BFGS. Its first metric is the curvature of the loss along the
+// principal axes of the features, so that ten to twenty steps are enough. All sums
+// are in float64 and in an order that does not depend on the number of cores.
 func FitLinear(ctx context.Context, train, val features.Rows, classes int, o LinearOptions) (*FittedLinear, error) {
 	if err := CheckRows(train, val, classes); err != nil {
 		return nil, err

@@ -1,6 +1,3 @@
-// Package rbf computes layers of radial basis functions, forwards and backwards.
-// The packages paper and residual build networks from them.
-
 package head
 
 import (
@@ -8,6 +5,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
+
+// This file computes layers of radial basis functions, forwards and backwards.
+// Both networks are built of them.
 
 // rbfLayer is one RBF layer: its parameters, their gradients and, for up to a
 // batch of B rows, all values that the backward pass needs. A hidden layer has

@@ -31,7 +31,7 @@ type DetectOptions struct {
 	Detector *detector.Detector
 	Model    string // folder of the backbone; "" takes the detector's own
 	// Paths are image files, folders of them, and idx files of images. If one is a tar, a
-	// Parquet file or a URL, package source reads them all, sorted, and SetAside and More
+	// Parquet file or a URL, package images reads them all, sorted, and SetAside and More
 	// do not go with it.
 	Paths []string
 
@@ -187,7 +187,7 @@ func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink f
 	return stats, err
 }
 
-// detectSources is Detect for what package source reads.
+// detectSources is Detect for what package images reads.
 func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
 	if opts.SetAside != "" {
 		return DetectStats{}, options.Errorf("SetAside", "images in tars, tables and buckets stay where they are")

@@ -33,7 +33,7 @@ type ExtractOptions struct {
 	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
 	Images string // folder of images, one subfolder per class or flat; or an idx file of images
 	// Sources, where set, are read in the place of Images: tars, Parquet files, folders of
-	// buckets, and lists, see package source. List and Names do not go with them.
+	// buckets, and lists, see package images. List and Names do not go with them.
 	Sources []string
 	List    string         // OpenOOD list of the images to take; "" takes all
 	Names   string         // another list, whose folders name the classes of List; "" for List itself

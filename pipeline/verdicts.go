@@ -1,12 +1,3 @@
-// Package verdicts stores the verdicts on many images in a folder, in parts: one for
-// each shard, however many processes write them.
-//
-//	part-00001-of-00008.jsonl     one JSON object per image, or .parquet
-//	part-00001-of-00008.json      the [Record]: the part is finished
-//	part-00001-of-00008.partial/  the work of a part that is not
-//
-// A killed run goes on where it ended, and the bytes of a part do not depend on that.
-
 package pipeline
 
 import (
@@ -242,6 +233,15 @@ func parseRecord(text []byte, path string) (*VerdictRecord, error) {
 }
 
 // VerdictWriter writes a part. Its lines are appended in the order of the images.
+//
+// It stores the verdicts on many images in a folder, in parts: one for
+// each shard, however many processes write them.
+//
+//	part-00001-of-00008.jsonl     one JSON object per image, or .parquet
+//	part-00001-of-00008.json      the [Record]: the part is finished
+//	part-00001-of-00008.partial/  the work of a part that is not
+//
+// A killed run goes on where it ended, and the bytes of a part do not depend on that.
 type VerdictWriter struct {
 	base  string // of the part's names
 	work  Work

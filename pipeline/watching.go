@@ -1,6 +1,3 @@
-// Package watching says how far the runs have come that write a feature set or verdicts:
-// what is done in each shard, how fast, what failed, and which shard does not move.
-
 package pipeline
 
 import (
@@ -80,6 +77,9 @@ func IsWatchable(path string) bool {
 
 // LookAt looks at a folder that extract or detect --out writes, or has written, on the disk
 // or in a bucket. Runs send their state to a bucket every half minute.
+//
+// LookAt says how far the runs have come that write a feature set or verdicts:
+// what is done in each shard, how fast, what failed, and which shard does not move.
 func LookAt(ctx context.Context, dir string, now time.Time) (*RunFolder, error) {
 	if bucket.IsURL(dir) {
 		return lookInto(ctx, dir, now)

@@ -1,10 +1,3 @@
-// Package protocol reads and writes the inference requests of the Open Inference
-// Protocol, version 2, as KServe and Triton have it over HTTP: JSON, and the binary
-// extension, where the bytes of tensors follow the JSON. It knows no detector.
-//
-// https://github.com/kserve/open-inference-protocol, and Triton's
-// docs/protocol/extension_binary_data.md.
-
 package serve
 
 import (
@@ -17,6 +10,13 @@ import (
 	"math"
 	"strconv"
 )
+
+// This file reads and writes the inference requests of the Open Inference
+// Protocol, version 2, as KServe and Triton have it over HTTP: JSON, and the binary
+// extension, where the bytes of tensors follow the JSON. It knows no detector.
+//
+// https://github.com/kserve/open-inference-protocol, and Triton's
+// docs/protocol/extension_binary_data.md.
 
 // headerLength is the header that says how many bytes of a body are its JSON. Without
 // it all are.

@@ -1,11 +1,3 @@
-// Package review puts images that wait for a person into groups that look alike, so
-// that one decision covers many.
-//
-// Two images look alike if the cosine of their features is as high as that of half of the
-// pairs of training images of one class, and higher than that of all but one of 500 pairs
-// of two classes. So the bound fits any backbone, and the more alike the images of a class
-// are, or those of two classes, the more alike those of a group are.
-
 package serve
 
 import (
@@ -16,6 +8,14 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 )
+
+// This file puts images that wait for a person into groups that look alike, so
+// that one decision covers many.
+//
+// Two images look alike if the cosine of their features is as high as that of half of the
+// pairs of training images of one class, and higher than that of all but one of 500 pairs
+// of two classes. So the bound fits any backbone, and the more alike the images of a class
+// are, or those of two classes, the more alike those of a group are.
 
 const (
 	// mostInGroup bounds the images of a group.

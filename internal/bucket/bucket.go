@@ -3,8 +3,7 @@
 //
 // A program chooses which kinds of stores it knows by importing their packages:
 //
-//	import _ "github.com/mlrbfn/mlrbfn/bucket/s3"  // s3:// and gs://
-//	import _ "github.com/mlrbfn/mlrbfn/internal/bucket/web" // https:// and http://, for reading only
+//	import _ "github.com/mlrbfn/mlrbfn/bucket/s3" // s3://, gs://, and https:// and http:// for reading
 //
 // [Open] opens a folder, and its methods take names below that. All requests are
 // retried with growing pauses when a store is busy or a connection breaks, are cut off

@@ -1,5 +1,3 @@
-// Package atomicfile writes files so that a reader never sees half of one.
-
 package disk
 
 import (
@@ -12,6 +10,8 @@ import (
 	"path/filepath"
 	"runtime"
 )
+
+// This file writes files so that a reader never sees half of one.
 
 // Write creates the file at path, or replaces it, with what fill writes.
 //

@@ -1,6 +1,7 @@
-// Package disk wraps the operations of package os that change the disk, so that
-// tests can make each of them fail. It is for code that must survive a crash or an
-// error in any of them.
+// Package disk writes files so that a reader never sees half of one, opens files whose
+// names or contents are not trusted, and writes paths as text. It wraps the operations of
+// package os that change the disk, so that tests can make each of them fail: for code that
+// must survive a crash or an error in any of them.
 package disk
 
 import (

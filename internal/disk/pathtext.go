@@ -1,7 +1,3 @@
-// Package pathtext writes paths, which may have any bytes but NUL, as UTF-8 text,
-// for JSON. [Encode] is for what is written now; [EncodePercent] is the form that
-// detectors and old feature sets have.
-
 package disk
 
 import (
@@ -9,6 +5,10 @@ import (
 	"strings"
 	"unicode/utf8"
 )
+
+// This file writes paths, which may have any bytes but NUL, as UTF-8 text,
+// for JSON. [Encode] is for what is written now; [EncodePercent] is the form that
+// detectors and old feature sets have.
 
 // EncodePath returns the path as it is if it is UTF-8. In any other path, each byte
 // that is not UTF-8 becomes a NUL and two hexadecimal digits. No path has a NUL,

@@ -1,7 +1,3 @@
-// Package regular opens files for reading whose names or contents are not trusted.
-// It refuses what is not a regular file (a pipe, which would wait for its writer;
-// a device, which may never end) and files that are larger than their kind can be.
-
 package disk
 
 import (
@@ -14,6 +10,10 @@ import (
 	"io/fs"
 	"os"
 )
+
+// This file opens files for reading whose names or contents are not trusted.
+// It refuses what is not a regular file (a pipe, which would wait for its writer;
+// a device, which may never end) and files that are larger than their kind can be.
 
 // Errors that are wrapped by an [fs.PathError] that names the file.
 var (

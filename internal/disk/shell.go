@@ -1,5 +1,3 @@
-// Package shell writes words as one types them into a shell.
-
 package disk
 
 import (
@@ -9,6 +7,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 )
+
+// This file writes words as one types them into a shell.
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*$`)
 

@@ -1,7 +1,7 @@
-// Package ycbcr converts pixels from YCbCr to RGBA in fixed-point arithmetic. Each
-// decoder brings its own tables, as their rounding differs.
-
 package jpeg
+
+// This file converts pixels from YCbCr to RGBA in fixed-point arithmetic. Each
+// decoder brings its own tables, as their rounding differs.
 
 // YCbCr has the tables of a conversion: how much each value of a component adds to
 // each colour, in fixed point with 16 fractional bits.

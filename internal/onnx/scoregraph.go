@@ -1,7 +1,7 @@
-// Package scoregraph writes the scores of package posthoc as ONNX graphs. It stands
-// here so that packages that a program can import show no type of package onnx.
-
 package onnx
+
+// This file writes the scores of package posthoc as ONNX graphs. It stands
+// here so that packages that a program can import show no type of package onnx.
 
 // ScoreRows are the inputs of a score in a graph: those of a posthoc.Batch, in float64.
 type ScoreRows struct {

@@ -1,6 +1,3 @@
-// Package progress records in a small file how far a long run has come, for others that
-// want to know. Nothing depends on the file but what is shown.
-
 package parts
 
 import (
@@ -15,6 +12,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
+
+// This file records in a small file how far a long run has come, for others that
+// want to know. Nothing depends on the file but what is shown.
 
 // State is how far a run has come.
 type State struct {

@@ -1,6 +1,3 @@
-// Package teststore starts a real object store for tests, and a proxy that makes the way to
-// it bad. scripts/store installs both; tests are skipped without them.
-
 package testenv
 
 import (
@@ -15,6 +12,9 @@ import (
 	"testing"
 	"time"
 )
+
+// This file starts a real object store for tests, and a proxy that makes the way to
+// it bad. scripts/store installs both; tests are skipped without them.
 
 // installed returns a program that scripts/store installs.
 func installed(t *testing.T, name string) string {

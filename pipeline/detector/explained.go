@@ -1,6 +1,3 @@
-// Package explained has the JSON form of an explanation, for the answers of programs and
-// of the service.
-
 package detector
 
 import (
@@ -8,6 +5,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
+
+// This file has the JSON form of an explanation, for the answers of programs and
+// of the service.
 
 // Reasons are the fields of an explanation, beside those of the verdict.
 type Reasons struct {

@@ -1,8 +1,3 @@
-// Package explanation says why a detector judges an image as it does: which parts
-// of the score made the verdict, in words and numbers; which training images are
-// nearest; and which region of the image made the score fall. It never changes a
-// verdict.
-
 package detector
 
 import (
@@ -37,6 +32,11 @@ type ExplainOptions struct {
 }
 
 // Explanation says why an image was judged as it was.
+//
+// It says why a detector judges an image as it does: which parts
+// of the score made the verdict, in words and numbers; which training images are
+// nearest; and which region of the image made the score fall. It never changes a
+// verdict.
 type Explanation struct {
 	Why   string      // one sentence in plain words
 	Parts []ScorePart // of the score, in the detector's order

@@ -1,6 +1,3 @@
-// Package export writes detectors as ONNX graphs, from features or, with the
-// backbone, from prepared images to verdicts.
-
 package detector
 
 import (
@@ -47,6 +44,9 @@ type ExportOptions struct {
 // The backbone must be the one of the training features, or the error wraps
 // [detector.ErrOtherModel]. A score that has no graph is an error that wraps
 // [posthoc.ErrNoGraph].
+//
+// Export writes detectors as ONNX graphs, from features or, with the
+// backbone, from prepared images to verdicts.
 func Export(ctx context.Context, opts ExportOptions) error {
 	if n := len(opts.Detector.Folds); n > 0 {
 		return options.Errorf("Detector", "it judges by %d folds, each a whole detector, and a graph holds one: train with a share of the images or a feature set of its own to calibrate by, instead of folds, and export that", n)

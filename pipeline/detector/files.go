@@ -1,5 +1,3 @@
-// Package files has what reading and writing the pipeline's files has in common.
-
 package detector
 
 import (
@@ -12,6 +10,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
+
+// This file has what reading and writing the pipeline's files has in common.
 
 // Pathless takes the file's name off an error of the file system.
 func Pathless(err error) error {

@@ -31,12 +31,12 @@ var (
 	}}
 	// Jumper is the simple jumper on p-values among all scores before.
 	Jumper = method{"ranked among all before, simple jumper", func(calibration []float64, seed uint64) func(float64) float64 {
-		// Package drift ranks; its own capital is left unread.
+		// The martingale ranks; its own capital is left unread.
 		ranks := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, seed)
 		bet := jumper()
 		return func(score float64) float64 { return bet(ranks.Add(score).PValue) }
 	}}
-	// ours is package drift.
+	// ours is the martingale of this package.
 	ours = method{"mlrbfn: ranked among all before, five bets and a reserve", func(calibration []float64, seed uint64) func(float64) float64 {
 		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, seed)
 		return func(score float64) float64 { return m.Add(score).LogWealth }
@@ -44,7 +44,7 @@ var (
 )
 
 // jumper is the simple jumper as Vovk has it (Testing randomness online, algorithm 1,
-// J = 0.01), by itself, as a witness for package drift.
+// J = 0.01), by itself, as a witness for it.
 func jumper() func(p float64) float64 {
 	capital := [3]float64{1. / 3, 1. / 3, 1. / 3}
 	log := 0.0

@@ -1,6 +1,3 @@
-// Package fitting fits post-hoc scores on feature sets, with the logits of a
-// classifier.
-
 package training
 
 import (
@@ -12,6 +9,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
+
+// This file fits post-hoc scores on feature sets, with the logits of a
+// classifier.
 
 // Scaler finds the scale of a part from in-distribution rows that it was not
 // fitted on.

@@ -1,6 +1,3 @@
-// Package issues is the file issues.csv: what an inspection found wrong with images,
-// for a person to correct and a training to act on.
-
 package training
 
 import (
@@ -30,7 +27,8 @@ const (
 // IssueKinds lists all kinds.
 var IssueKinds = []IssueKind{Label, Duplicate, Leak, Outlier}
 
-// Issue is a line of issues.csv.
+// Issue is a line of the file issues.csv: what an inspection found wrong with images,
+// for a person to correct and a training to act on.
 type Issue struct {
 	Path      string
 	Row       int // of the features, counted through all sets in the order in which they were given

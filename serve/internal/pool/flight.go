@@ -1,4 +1,3 @@
-// Package flight does work once for all who ask for the same at the same time.
 package pool
 
 import (
@@ -9,6 +8,8 @@ import (
 )
 
 // A Flight has the work that is being done. Its zero value is ready.
+//
+// It does work once for all who ask for the same at the same time.
 type Flight[K comparable, V any] struct {
 	mu   sync.Mutex
 	work map[K]*call[V]

@@ -1,5 +1,3 @@
-// Package gather does work of one kind together where that is cheaper than one by one,
-// and where more of it is about to come: nothing waits that nothing follows.
 package pool
 
 import (
@@ -8,6 +6,9 @@ import (
 )
 
 // Gather gathers values by key. Its fields must not change once it is used.
+//
+// It does work of one kind together where that is cheaper than one by one,
+// and where more of it is about to come: nothing waits that nothing follows.
 type Gather[K comparable, V, R any] struct {
 	// Most is how many values are worked on together at most.
 	Most int

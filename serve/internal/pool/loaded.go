@@ -1,4 +1,4 @@
-// Package detectors keeps detectors open for a service: it loads them with their
+// Package pool keeps detectors open for a service: it loads them with their
 // backbones, tests them, judges images by them from many goroutines, and replaces one
 // by what its file has become, between two images. It knows nothing of HTTP.
 package pool
