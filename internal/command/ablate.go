@@ -11,9 +11,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
+var _ = declare("ablate", 150, newAblate)
+
 func newAblate() *command {
 	c := newCommand("ablate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Measure what depth and each step of the paper's head are worth",
 		`Trains MLRBFNs and ReLU networks (scored by MSP) of several depths, as in the paper's figure 6, and MLRBFNs without one of the paper's steps, all on the same features for the same number of epochs. Writes REPORT/ablation.csv and figures. The defaults are the paper's settings.`)
+	c.readsURLs = []string{"train", "id", "val", "near", "far"}
 	opts := pipeline.AblateOptions{}
 	c.section("input")
 	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")

@@ -86,9 +86,9 @@ func TestEveryOptionHasAFlag(t *testing.T) {
 			t.Errorf("%s: no flag is known for the option %s", path, option)
 		}
 	}
-	has := func(command, flag string) bool { return commands[command]().Lookup(flag) != nil }
+	has := func(command, flag string) bool { return commands[command].make().Lookup(flag) != nil }
 	for option, flag := range flagOf {
-		if !slices.ContainsFunc(order, func(command string) bool { return has(command, flag) }) {
+		if !slices.ContainsFunc(order(), func(command string) bool { return has(command, flag) }) {
 			t.Errorf("%s: no command has the flag --%s", option, flag)
 		}
 	}

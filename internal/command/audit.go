@@ -12,11 +12,14 @@ import (
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
+var _ = declare("audit", 100, newAudit)
+
 func newAudit() *command {
 	c := newCommand("audit", "[flags] STORE", "Prove that a store of verdicts was not altered",
 		`Proves that no verdict and no review in STORE was altered or dropped, or names the first that was. STORE is the file or the postgres:// address that serve stores in; it is only read, also while serve runs.
 
 It prints the head of the audit trail. Who can write the store could write all of it anew: against him only a head that was noted elsewhere proves anything. --heads keeps them in a file; put it where he cannot write, or sign it.`)
+	c.readsURLs = []string{""}
 	c.section("proof")
 	given := c.StringArray("head", nil, "`HEAD` that was printed before, which must still hold (repeat)")
 	file := c.String("heads", "", "`FILE` of heads, one a line, which must all hold; the new one is added to it")

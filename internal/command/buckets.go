@@ -10,24 +10,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
-// inBuckets are the flags of each command whose values may be URLs of what is read, and ""
-// if what follows the flags may be some.
-var inBuckets = map[string][]string{
-	"extract":  {"images"},
-	"train":    {"features", "val", "calibration"},
-	"detect":   {"features", ""},
-	"evaluate": {"train", "id", "val", "near", "far"},
-	"ablate":   {"train", "id", "val", "near", "far"},
-	"inspect":  {"features", "test"},
-	"show":     {""},
-	"merge":    {""},
-	"convert":  {""},
-	"audit":    {""},
-}
-
-// toBuckets are the flags of each command that name what is written, perhaps in a bucket.
-var toBuckets = map[string]string{"extract": "out", "detect": "out"}
-
 // schemeOf returns the scheme of a value that is a URL, perhaps behind NAME=, or "".
 func schemeOf(value string) string {
 	if _, behind, ok := strings.Cut(value, "="); ok && !strings.Contains(value[:len(value)-len(behind)], "/") {
@@ -56,7 +38,6 @@ func (c *command) addCacheFlag() {
 // useBuckets refuses URLs where only the disk will do, lest a folder is called s3: or
 // https:, and says where sets in buckets are copied to.
 func (c *command) useBuckets() (err error) {
-	read, written := inBuckets[c.cmd.Name()], toBuckets[c.cmd.Name()]
 	c.Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -65,8 +46,8 @@ func (c *command) useBuckets() (err error) {
 		for _, value := range values {
 			scheme := schemeOf(value)
 			switch {
-			case err != nil || scheme == "" || !onDisk(f) || slices.Contains(read, f.Name):
-			case f.Name == written && f.Name != "":
+			case err != nil || scheme == "" || !onDisk(f) || slices.Contains(c.readsURLs, f.Name):
+			case f.Name == c.writesURL && f.Name != "":
 				if scheme != "s3://" && scheme != "gs://" {
 					err = Usagef("--%s %s: nothing can be written there; name a folder on the disk, or s3://BUCKET/PREFIX or gs://BUCKET/PREFIX", f.Name, value)
 				}
@@ -75,7 +56,7 @@ func (c *command) useBuckets() (err error) {
 			}
 		}
 	})
-	if i := slices.IndexFunc(c.Args(), func(arg string) bool { return schemeOf(arg) != "" }); i >= 0 && !slices.Contains(read, "") && err == nil {
+	if i := slices.IndexFunc(c.Args(), func(arg string) bool { return schemeOf(arg) != "" }); i >= 0 && !slices.Contains(c.readsURLs, "") && err == nil {
 		err = Usagef("%s: it must be on the disk, and not at a URL", c.Arg(i))
 	}
 	if cache := c.Lookup("cache"); cache != nil {

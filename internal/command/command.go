@@ -1,9 +1,11 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,15 +13,25 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commands makes the commands of mlrbfn, by name.
-var commands = map[string]func() *command{
-	"extract": newExtract, "train": newTrain, "detect": newDetect, "evaluate": newEvaluate, "ablate": newAblate,
-	"inspect": newInspect, "merge": newMerge, "convert": newConvert, "show": newShow, "export": newExport, "sign": newSign, "version": newVersion,
-	"serve": newServe, "health": newHealth, "drift": newDrift, "audit": newAudit, "demo": newDemo,
+// commands are the commands of mlrbfn, by name. Each is declared in its file.
+var commands = map[string]declared{}
+
+// declared makes a command, and says where the help lists it.
+type declared struct {
+	make func() *command
+	at   int
 }
 
-// order is that in which the help lists them.
-var order = []string{"extract", "train", "detect", "evaluate", "inspect", "show", "serve", "health", "drift", "audit", "export", "sign", "merge", "convert", "ablate", "demo", "version"}
+// declare adds a command. The help lists commands in the order of at.
+func declare(name string, at int, make func() *command) struct{} {
+	commands[name] = declared{make, at}
+	return struct{}{}
+}
+
+// order returns the names of the commands in the order of the help.
+func order() []string {
+	return slices.SortedFunc(maps.Keys(commands), func(a, b string) int { return cmp.Compare(commands[a].at, commands[b].at) })
+}
 
 // command is one command. Its flags are those of cmd.
 type command struct {
@@ -27,7 +39,12 @@ type command struct {
 	cmd      *cobra.Command
 	title    string // of the section that the next flags belong to
 	required []string
-	run      func(ctx context.Context, s Streams) error
+	// readsURLs are the flags whose values may be URLs of what is read, and "" if what
+	// follows the flags may be some; writesURL is the flag that names what is written,
+	// perhaps in a bucket.
+	readsURLs []string
+	writesURL string
+	run       func(ctx context.Context, s Streams) error
 }
 
 // newCommand returns a command without flags. Synopsis is what follows the name
@@ -173,8 +190,8 @@ func newRoot() *cobra.Command {
 		}
 		usual(cmd, args)
 	})
-	for _, name := range order {
-		root.AddCommand(commands[name]().cmd)
+	for _, name := range order() {
+		root.AddCommand(commands[name].make().cmd)
 	}
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Hidden: true,
@@ -209,7 +226,7 @@ func addCompletion(root *cobra.Command) {
 // printCommands lists the commands.
 func printCommands(w io.Writer, root *cobra.Command) {
 	fmt.Fprintf(w, "usage: mlrbfn COMMAND [flags]\n\n%s\n\ncommands:\n", root.Long)
-	for _, name := range append(slices.Clone(order), "completion") {
+	for _, name := range append(order(), "completion") {
 		cmd, _, err := root.Find([]string{name})
 		if err == nil {
 			fmt.Fprintf(w, "  %-12s%s\n", name, strings.TrimSuffix(cmd.Short, "."))

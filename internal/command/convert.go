@@ -7,9 +7,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
+var _ = declare("convert", 140, newConvert)
+
 func newConvert() *command {
 	c := newCommand("convert", "--out FEATURES FEATURES|FILE.parquet [flags]", "Write features as float16 or Parquet, or read them from Parquet",
 		`Writes a feature set again: with features of 16 bits, with a Parquet file beside them, or as one set of a set's parts. It also makes a feature set of a Parquet file with the columns path and embedding (a list of float32) and, if known, label and hash.`)
+	c.readsURLs = []string{""}
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
 	var o features.Conversion

@@ -19,6 +19,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
+var _ = declare("demo", 160, newDemo)
+
 func newDemo() *command {
 	c := newCommand("demo", "[--out DIR] [flags]", "Run extract, train and detect on pictures that come with the program",
 		`Cuts photographs of brick, grass and gravel into small images, learns the three, and judges parts of them that it has not seen, and parts of photographs of a cat, a cup of coffee and a rocket. Prints each command that it runs. It takes about a minute.`)

@@ -25,11 +25,15 @@ import (
 // foundModel says in the help where a detector's backbone is looked for.
 const foundModel = " (default: the one with its checksum, beside the detector, where it was at training, or in $MLRBFN_MODELS)"
 
+var _ = declare("detect", 30, newDetect)
+
 func newDetect() *command {
 	c := newCommand("detect", "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
 		`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
 
 With --out verdicts are written into a folder, in parts that many processes can make (--shard). After an interruption the same command continues. The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
+	c.readsURLs = []string{"features", ""}
+	c.writesURL = "out"
 	var opts pipeline.DetectOptions
 	c.section("input")
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")

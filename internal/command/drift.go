@@ -21,6 +21,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
+var _ = declare("drift", 90, newDrift)
+
 func newDrift() *command {
 	c := newCommand("drift", "--detector DETECTOR [flags] PATH…", "Say when images ceased to be like the training images",
 		`Goes through images in the order of time or name and watches their scores: all together, and those of each class. If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most --alpha, however many images there are.

@@ -21,11 +21,14 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
+var _ = declare("evaluate", 40, newEvaluate)
+
 func newEvaluate() *command {
 	c := newCommand("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
 		`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
 
 Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
+	c.readsURLs = []string{"train", "id", "val", "near", "far"}
 	opts := pipeline.EvaluateOptions{Memory: posthoc.DefaultMemory}
 	c.section("input")
 	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")

@@ -10,6 +10,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
+var _ = declare("export", 110, newExport)
+
 func newExport() *command {
 	c := newCommand("export", "--detector DETECTOR --out FILE.onnx [flags]", "Write a detector as an ONNX file",
 		`Writes a detector as an ONNX file for programs in other languages: from features to class confidences, score, OOD flag and p-value, or with the backbone from prepared images.

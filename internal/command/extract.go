@@ -18,11 +18,15 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
+var _ = declare("extract", 10, newExtract)
+
 func newExtract() *command {
 	c := newCommand("extract", "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
 		`Runs each image of a folder through an ONNX model once and writes the features. In DIR/class/…/image the folders are the labels; images directly in DIR have none.
 
 Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and --parts write one set of n parts, which all commands read as they read others. Without --parts each writes a set of its own, and mlrbfn merge makes one of them.`)
+	c.readsURLs = []string{"images"}
+	c.writesURL = "out"
 	var opts pipeline.ExtractOptions
 	c.section("input")
 	inputs := c.StringArray("images", nil, "`DIR` of images; a tar, Parquet file, idx file or list of paths or URLs; or any of these as s3://, gs:// or https:// (repeat; {000..099} and * stand for several)")

@@ -16,9 +16,9 @@ var internals = regexp.MustCompile(`strconv|ParseInt|ParseFloat|ParseBool|parsin
 // that name the flag, and the help names no Go types.
 func TestBadValues(t *testing.T) {
 	free := []string{"string", "stringArray"} // which take any text
-	for _, name := range order {
+	for _, name := range order() {
 		tried := 0
-		commands[name]().VisitAll(func(f *pflag.Flag) {
+		commands[name].make().VisitAll(func(f *pflag.Flag) {
 			if slices.Contains(free, f.Value.Type()) || f.Name == "help-all" {
 				return
 			}

@@ -11,6 +11,8 @@ import (
 	"time"
 )
 
+var _ = declare("health", 80, newHealth)
+
 func newHealth() *command {
 	c := newCommand("health", "[--address ADDRESS] [flags]", "Ask a service on this machine whether it is ready",
 		`Asks mlrbfn serve at /readyz whether it answers requests, and ends with exit code 0 or 1. It is for health checks in containers, which need no other program then.`)

@@ -15,7 +15,7 @@ import (
 
 // TestHelpFitsAScreen goes through the help of all commands.
 func TestHelpFitsAScreen(t *testing.T) {
-	for _, name := range append([]string{""}, order...) {
+	for _, name := range append([]string{""}, order()...) {
 		args := []string{name, "--help"}
 		if name == "" {
 			args = args[1:]
@@ -39,11 +39,11 @@ func TestHelpFitsAScreen(t *testing.T) {
 // TestHelpShowsAllFlags: each flag is in one section, and --help-all shows what
 // --help leaves out.
 func TestHelpShowsAllFlags(t *testing.T) {
-	for _, name := range order {
+	for _, name := range order() {
 		short, _ := call(t, 0, name, "--help")
 		long, _ := call(t, 0, name, "--help-all")
 		left := 0
-		commands[name]().VisitAll(func(f *pflag.Flag) {
+		commands[name].make().VisitAll(func(f *pflag.Flag) {
 			// A flag stands at the beginning of a line.
 			has := func(text string) bool {
 				return strings.Contains(text, "\n  --"+f.Name+" ") || strings.Contains(text, ", --"+f.Name+" ")

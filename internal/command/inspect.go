@@ -13,9 +13,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
+var _ = declare("inspect", 50, newInspect)
+
 func newInspect() *command {
 	c := newCommand("inspect", "--features FEATURES… --out REPORT [flags]", "Find wrong labels, copies, leaks and odd images",
 		`Finds what is wrong with the images behind feature sets: labels that seem wrong, images that occur twice, images that the test set has as well, images that are far from every class, and odd files. Writes REPORT/report.html to look at and REPORT/issues.csv to act on: delete the lines that you disagree with, then train with --exclude issues.csv, or with --relabel issues.csv. No image is changed.`)
+	c.readsURLs = []string{"features", "test"}
 	opts := pipeline.InspectOptions{}
 	c.section("input")
 	c.StringArrayVar(&opts.Features, "features", nil, "`FEATURES` to inspect (repeat for several)")

@@ -134,16 +134,16 @@ var flagInText = regexp.MustCompile(`--([a-z][a-z-]*[a-z])\b`)
 
 // InWords returns what err says to who uses a command through a library.
 func InWords(name string, err error) string {
-	make, ok := commands[name]
+	c, ok := commands[name]
 	if !ok {
-		make = newVersion
+		c = commands["version"]
 	}
-	return inLibrary(oneLine(make().advise(err)))
+	return inLibrary(oneLine(c.make().advise(err)))
 }
 
 // WarningInWords is InWords for a warning of a result.
 func WarningInWords(name, warning string) string {
-	return inLibrary(commands[name]().adviseText(warning))
+	return inLibrary(commands[name].make().adviseText(warning))
 }
 
 // inLibrary writes the names of flags as libraries have them.

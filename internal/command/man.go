@@ -19,8 +19,8 @@ func ManPages(date time.Time) map[string]string {
 	root := newRoot()
 	main := head("mlrbfn", "tell which class an image is of, and whether it is of any that is known", "mlrbfn COMMAND [flags]") +
 		".SH DESCRIPTION\n" + roff(root.Long) + "\n.PP\n" + roff(usualWay) + ":\n.PP\n.nf\n" + roff(usualCommands) + ".fi\n.SH COMMANDS\n"
-	for _, name := range order {
-		c := commands[name]()
+	for _, name := range order() {
+		c := commands[name].make()
 		_, synopsis, _ := strings.Cut(c.cmd.Use, " ")
 		page := head("mlrbfn-"+name, c.cmd.Short, "mlrbfn "+name+" "+synopsis) + ".SH DESCRIPTION\n"
 		for i, paragraph := range strings.Split(strings.TrimSpace(c.cmd.Long), "\n\n") {

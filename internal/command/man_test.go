@@ -14,8 +14,8 @@ import (
 // without a warning where it is installed.
 func TestManPages(t *testing.T) {
 	pages := ManPages(time.Unix(0, 0))
-	if len(pages) != len(order)+1 {
-		t.Errorf("%d pages for %d commands", len(pages), len(order))
+	if len(pages) != len(order())+1 {
+		t.Errorf("%d pages for %d commands", len(pages), len(order()))
 	}
 	_, err := exec.LookPath("man")
 	for name, page := range pages {
@@ -33,8 +33,8 @@ func TestManPages(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range order {
-		commands[name]().VisitAll(func(f *pflag.Flag) {
+	for _, name := range order() {
+		commands[name].make().VisitAll(func(f *pflag.Flag) {
 			if has := strings.Contains(pages["mlrbfn-"+name+".1"], roff("--"+f.Name)); !has && !f.Hidden {
 				t.Errorf("the page of %s says nothing of --%s", name, f.Name)
 			}

@@ -20,6 +20,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
+var _ = declare("serve", 70, newServe)
+
 func newServe() *command {
 	c := newCommand("serve", "--detector DETECTOR [flags]", "Judge images that come over HTTP",
 		`Answers POST /v1/detect with a verdict on the image that is its body, and the requests of the Open Inference Protocol (/v2). The page is at /, the description at /openapi.json.

@@ -18,6 +18,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
+var _ = declare("show", 60, newShow)
+
 func newShow() *command {
 	c := newCommand("show", "DETECTOR|FOLDER [--out FILE.html] [flags]", "Show how good a detector is, or how far a run has come",
 		`Of a FOLDER that extract or detect --out writes, it prints how much is done in each shard, images per second, errors by kind, how long the rest will take, and which shard does not move.
@@ -25,6 +27,7 @@ func newShow() *command {
 Of a DETECTOR it prints the classes, how often it is right on validation images, how well it would notice a new class, what its threshold costs in false alarms, and the command that repeats the training.
 
 --out writes a page to look at, with curves, the confusion matrix, a map of the images and those closest to the threshold. The map and the pictures need the feature sets that the detector was trained on, which are looked for where they were and beside the detector.`)
+	c.readsURLs = []string{""}
 	opts := pipeline.SummaryOptions{}
 	out := c.String("out", "", "`FILE.html` to write")
 	c.StringArrayVar(&opts.Features, "features", nil, "`FEATURES` that the detector was trained on, if they were moved (repeat)")

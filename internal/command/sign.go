@@ -39,6 +39,8 @@ func addPublicKeyFlag(f *pflag.FlagSet) func(file string) (*pipeline.Detector, e
 	}
 }
 
+var _ = declare("sign", 120, newSign)
+
 func newSign() *command {
 	c := newCommand("sign", "--key FILE DETECTOR", "Sign a detector for those whom you give it to",
 		`Signs a detector: writes DETECTOR.minisig beside it, as minisign -S does. detect --public-key refuses a detector that is not signed by that key. The signature covers the detector, its threshold, and through its hash the model.

@@ -21,6 +21,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
+var _ = declare("train", 20, newTrain)
+
 func newTrain() *command {
 	c := newCommand("train", "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
 		`Trains a detector on the labelled images of feature sets and writes it as one file.
@@ -28,6 +30,7 @@ func newTrain() *command {
 With --add NAME=DIR --detector OLD, it adds images of a class to OLD; only they are extracted.
 
 An interrupted training continues with the same command, and the detector is bit-identical.`)
+	c.readsURLs = []string{"features", "val", "calibration"}
 	c.section("input")
 	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
 	exclude := c.String("exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")

@@ -17,6 +17,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
+var _ = declare("version", 170, newVersion)
+
 func newVersion() *command {
 	c := newCommand("version", "[flags]", "Print the version and what it runs on", "Prints the version, the commit, the onnxruntime library that is found, and the processor's features.")
 	asJSON := c.Bool("json", false, "print one JSON object")
