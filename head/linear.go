@@ -79,9 +79,9 @@ type FittedLinear struct {
 // rows. A class without rows gets no weights and a bias that makes it improbable.
 //
 // The rows may be in a file that is larger than memory: each step reads them once.
-// Of very many rows, a part is read; see Options.MostWork.
+// Of very many rows, a part is read; see LinearOptions.MostWork.
 //
-// FitLinear fits a linear head: multinomial logistic regression with an L2
+// It is multinomial logistic regression with an L2
 // penalty on standardised features, as scikit-learn's StandardScaler and
 // LogisticRegression fit it. The penalty is the strongest that hardly raises the
 // cross-entropy of the validation rows.

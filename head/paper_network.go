@@ -138,7 +138,7 @@ const kmeansPasses = 100
 // the rows x [b, d], b ≥ 2, as the layers before transform them (paper, appendix
 // A): the first half of the rows places the centroids, the second half sets β.
 // Projections must be drawn before. It returns ctx.Err() when ctx is cancelled.
-func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng rbfRandom) error {
+func (net *network[T]) initialise(ctx context.Context, x []T, b int, rng Random) error {
 	logDep, d := net.first, net.Layers[0].D
 	in := net.In[:d*b]
 	net.Transpose(in, x, b, d)

@@ -42,7 +42,7 @@ const (
 //
 // From, unless nil, is the classifier to begin as, in place of the one with the
 // class means.
-func (net *residualNetwork[T]) start(ctx context.Context, train, val features.Rows, classes int, balance bool, from *Linear, rng rbfRandom) error {
+func (net *residualNetwork[T]) start(ctx context.Context, train, val features.Rows, classes int, balance bool, from *Linear, rng Random) error {
 	last := net.Last()
 	e := last.D
 	rows := features.Sample(train.Index, startRows, rng.Float64)

@@ -9,12 +9,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
-// rbfRandom is the source of random numbers for initialisation.
-type rbfRandom interface {
-	Float64() float64     // uniform in [0, 1)
-	NormFloat64() float64 // standard normal
-}
-
 // SetBeta sets the initial β of all centroids.
 func (l *rbfLayer[T]) SetBeta(beta float64) {
 	l.InitBeta = float64(T(beta))
@@ -28,7 +22,7 @@ func (l *rbfLayer[T]) SetBeta(beta float64) {
 // drawn with a probability proportional to its distance ‖·‖_k^k from the
 // nearest centroid so far. Noise of deviation 1e-5 is added, which separates
 // copies if there are fewer rows than centroids. It stops with ctx.
-func plusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k norm, rng rbfRandom) error {
+func plusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k norm, rng Random) error {
 	nearest := make([]float64, len(x)/d)
 	for i := range nearest {
 		nearest[i] = math.Inf(1)

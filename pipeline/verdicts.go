@@ -238,7 +238,7 @@ func parseRecord(text []byte, path string) (*VerdictRecord, error) {
 // each shard, however many processes write them.
 //
 //	part-00001-of-00008.jsonl     one JSON object per image, or .parquet
-//	part-00001-of-00008.json      the [Record]: the part is finished
+//	part-00001-of-00008.json      the [VerdictRecord]: the part is finished
 //	part-00001-of-00008.partial/  the work of a part that is not
 //
 // A killed run goes on where it ended, and the bytes of a part do not depend on that.

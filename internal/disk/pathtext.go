@@ -7,7 +7,7 @@ import (
 )
 
 // This file writes paths, which may have any bytes but NUL, as UTF-8 text,
-// for JSON. [Encode] is for what is written now; [EncodePercent] is the form that
+// for JSON. [EncodePath] is for what is written now; [EncodePercent] is the form that
 // detectors and old feature sets have.
 
 // EncodePath returns the path as it is if it is UTF-8. In any other path, each byte

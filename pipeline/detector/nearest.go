@@ -91,7 +91,7 @@ func newBank(ctx context.Context, data *TrainingData, condition *head.Conditioni
 			for i := range labels {
 				b.scale[row+i] = 1
 				if condition != nil && condition.L2 {
-					if l := lengthOf(x[i*b.d : (i+1)*b.d]); l > 0 {
+					if l := length(x[i*b.d:(i+1)*b.d], nil); l > 0 {
 						b.scale[row+i] = 1 / l
 					}
 				}
@@ -113,7 +113,7 @@ func newBank(ctx context.Context, data *TrainingData, condition *head.Conditioni
 	if condition == nil || !condition.L2 {
 		for _, set := range data.Sets {
 			for i := range set.N {
-				b.reach = max(b.reach, lengthOf(set.Row(i)))
+				b.reach = max(b.reach, length(set.Row(i), nil))
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func (b *bank) some(ctx context.Context, x []float32, k int) ([][]found, error) 
 		// Rounding of w, of D products and of their sums, by 2⁻²⁴ of Σ|x_j w_j| ≤
 		// ‖x‖‖w‖ at the most, twice, as the product counts twice; doubled for higher
 		// orders and what float64 rounds.
-		q.slack = 4*float64(d+4)*0x1p-24*b.reach*lengthOf(w[i*d:(i+1)*d]) + 1e-9*q.add
+		q.slack = 4*float64(d+4)*0x1p-24*b.reach*length(w[i*d:(i+1)*d], nil) + 1e-9*q.add
 		queries[i] = q
 	}
 	var workers [][]hits
@@ -342,14 +342,6 @@ func widened(x []float32) []float64 {
 		wide[i] = float64(v)
 	}
 	return wide
-}
-
-func lengthOf(x []float32) float64 {
-	var sum float64
-	for _, v := range x {
-		sum += float64(v) * float64(v)
-	}
-	return math.Sqrt(sum)
 }
 
 func squareOf(x []float64) float64 {

@@ -83,7 +83,7 @@ type scored struct {
 // were named before.
 func (p scored) more(of string, again bool) string {
 	n := len(p.reference)
-	above := n - notAboveOf(p.reference, p.adds)
+	above := n - notAbove(p.reference, p.adds)
 	share := fmt.Sprintf("%.1f%% of the %s images", math.Floor(1000*float64(above)/float64(n))/10, of)
 	switch {
 	case above == n:
@@ -140,15 +140,4 @@ func unreferenced(v Verdict, parts []scored) string {
 	}
 	least := slices.MinFunc(parts, func(p, q scored) int { return cmp.Compare(p.adds, q.adds) })
 	return "Flagged: most of what lowers the score means: " + fill(wordsFor(least.name).Strange, least.classes) + "."
-}
-
-// notAboveOf returns how many of the ascending values are at most v.
-func notAboveOf(ascending []float64, v float64) int {
-	n, _ := slices.BinarySearchFunc(ascending, v, func(a, v float64) int {
-		if a <= v {
-			return -1
-		}
-		return 1
-	})
-	return n
 }

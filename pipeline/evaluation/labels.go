@@ -110,8 +110,8 @@ func (in *inspector) addLabels(out []prediction) {
 // leastBegin is the least that the count of each label and class begins with.
 const leastBegin = 2
 
-// jointIndex estimates how many rows of each class have which label.
-type jointIndex struct {
+// labelCounts estimates how many rows of each class have which label.
+type labelCounts struct {
 	n     map[[2]int]float64 // by label and class
 	of    []float64          // by class
 	begin float64            // what each n begins with
@@ -120,13 +120,13 @@ type jointIndex struct {
 }
 
 // newJoint scales counts by label and class, and by label, to the rows of each label.
-func newJoint(confident map[[2]int]int, total, rows []int) *jointIndex {
+func newJoint(confident map[[2]int]int, total, rows []int) *labelCounts {
 	classes := len(rows)
 	all := 0
 	for _, n := range rows {
 		all += n
 	}
-	j := &jointIndex{n: map[[2]int]float64{}, of: make([]float64, classes), begin: max(leastBegin, .5*float64(all)/float64(classes*classes))}
+	j := &labelCounts{n: map[[2]int]float64{}, of: make([]float64, classes), begin: max(leastBegin, .5*float64(all)/float64(classes*classes))}
 	for _, pair := range slices.SortedFunc(maps.Keys(confident), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
 		n := float64(confident[pair]) / float64(total[pair[0]]) * float64(rows[pair[0]])
 		j.n[pair] = n
@@ -144,12 +144,12 @@ func newJoint(confident map[[2]int]int, total, rows []int) *jointIndex {
 }
 
 // share is T(y|c), the share of class c that is labelled y.
-func (j *jointIndex) share(y, c int) float64 {
+func (j *labelCounts) share(y, c int) float64 {
 	return (j.n[[2]int{y, c}] + j.begin) / (j.of[c] + j.begin*float64(len(j.of)))
 }
 
 // weight is T(y|c)/T(y|y), scaled to be 1 where labels are wrong evenly.
-func (j *jointIndex) weight(y, c int) float64 {
+func (j *labelCounts) weight(y, c int) float64 {
 	return j.share(y, c) / j.share(y, y) * j.even
 }
 
