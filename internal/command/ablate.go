@@ -19,23 +19,27 @@ func newAblate() *command {
 	c.readsURLs = []string{"train", "id", "val", "near", "far"}
 	opts := pipeline.AblateOptions{}
 	c.section("input")
-	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
+	heads := &HeadFlags{flags: c.FlagSet}
+	c.sets(&opts, &heads.options, &heads.shape)
+	c.StringArrayVar(&heads.options.Features, "train", nil, "`FEATURES` to train on (repeat for several)")
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
-	sets := AddSetFlags(c.FlagSet)
+	sets := AddSetFlags(c)
 	c.section("what is compared")
 	depths := c.String("depths", strings.Trim(strings.ReplaceAll(fmt.Sprint(pipeline.DefaultDepths()), " ", ","), "[]"), "`numbers` of layers, or none")
+	c.means("depths", "Depths")
 	steps := c.String("steps", "all", "`steps` to leave out: all, none or some of "+strings.Join(pipeline.Steps, ","))
+	c.means("steps", "Steps")
 	c.IntVar(&opts.Hidden, "hidden", head.DefaultHidden, "outputs of each hidden layer of the ReLU networks")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, pipeline.EvaluateSeeds()...).PaperByDefault()
+	heads.add(pipeline.EvaluateSeeds())
+	heads.PaperByDefault()
 	c.rare(rareHeadFlags...)
 	c.rare("paper")
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
-	var memory Bytes
-	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
+	c.Var((*Bytes)(&heads.options.Memory), "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
 	c.addCacheFlag()
 	c.required = []string{"train", "id", "out"}
@@ -76,7 +80,6 @@ func newAblate() *command {
 		if opts.Train, err = heads.Options(); err != nil {
 			return err
 		}
-		opts.Train.Features, opts.Train.Memory = *train, int64(memory)
 		progress := NewProgress(s.Err, "epochs", *quiet)
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", c.adviseText(text)) }

@@ -51,7 +51,14 @@ func addAddFlags(c *command) *addFlags {
 	addDriftFlag(f, &a.drift)
 	a.onnx = AddLibraryFlag(f)
 	a.key = addPublicKeyFlag(f)
+	c.sets(&a.drift)
+	c.means("add", "Add")
+	c.means("detector", "Detector")
+	c.means("model", "Model")
+	c.means("device", "Device")
+	c.means("workers", "Workers")
 	c.rare("model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
+	c.programOnly("add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
 	return a
 }
 

@@ -3,48 +3,69 @@ package command
 import (
 	"errors"
 	"io/fs"
-	"regexp"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
-// flagOf names the flag of each option that the packages below report an error
-// of. Commands that name it otherwise are in flagIn.
-var flagOf = map[string]string{
-	// Of networks and training.
-	"Layers": "layers", "Centroids": "centroids", "Projection": "projection", "Norm": "norm", "Recovery": "recovery",
-	"Epochs": "epochs", "Batch": "batch", "LR": "lr", "Schedule": "schedule", "Patience": "patience", "Balance": "balance", "Seeds": "seeds",
-	"Conditioning": "conditioning", "Shrinkage": "shrinkage", "Dims": "pca-dims",
-	"Features": "features", "Validation": "val", "Calibration": "calibration", "GroupBy": "group-by", "PerClass": "per-class", "Score": "scores",
-	"TargetTPR": "max-false-alarms", "MaxFalseAlarms": "max-false-alarms",
-	"Memory": "memory", "Resume": "resume", "CheckpointEvery": "checkpoint-every",
-	// Of images and models.
-	"Images": "images", "Sources": "images", "Roots": "images", "Add": "add", "List": "list", "Names": "names", "Shard": "shard", "Force": "force", "DType": "dtype", "Parts": "parts", "Out": "out", "Cache": "cache", "Copies": "cache",
-	"Model": "model", "Output": "output", "Pool": "pool", "Width": "size", "Channels": "channels", "Mean": "mean", "Std": "std",
-	"Workers": "workers", "Threads": "threads", "IntraOpThreads": "threads", "Device": "device", "Provider": "provider", "OpenTimeout": "open-timeout", "RunTimeout": "run-timeout", "Runtime": "onnxruntime", "AllowDriftedFeatures": "allow-drifted-features",
-	"MaxPixels": "max-pixels", "ApplyEXIF": "exif", "ImageTimeout": "image-timeout",
-	// Of detectors and comparisons.
-	"Exclude": "exclude", "Relabel": "relabel", "Folds": "folds",
-	"Detector": "detector", "PublicKey": "public-key", "Threshold": "threshold", "SetAside": "move-ood",
-	"ID": "id", "OOD": "near", "Methods": "methods", "Head": "head", "Bootstrap": "bootstrap", "Against": "against", "Depths": "depths", "Steps": "steps", "Hidden": "hidden",
-	// Of the service.
-	"Detectors": "detector", "Shadows": "shadow", "Running": "workers", "Waiting": "waiting", "Timeout": "timeout", "ReadTimeout": "read-timeout", "Drain": "drain", "Poll": "poll",
-	"MaxBody": "max-body", "MaxImages": "max-images", "PerClient": "per-client", "PerClientConns": "per-client-connections", "TrustedProxies": "trusted-proxy", "Folders": "watch", "Webhook": "webhook", "WebhookSecret": "webhook-secret", "WebhookOn": "webhook-on", "WebhookTimeout": "webhook-timeout", "FolderEvery": "watch-every", "FolderSettle": "watch-settle", "Settle": "watch-settle", "TokenFile": "token-file", "CertFile": "tls-cert",
-	"Alpha": "alpha", "Store": "store", "Keep": "keep", "MaxBytes": "keep-size", "MaxAge": "keep-age",
-	"WithBackbone": "with-backbone", "KeepOutputs": "keep-outputs", "Opset": "opset",
+// flagOf returns the flag that sets the field of options with this name, "" if none does.
+// It is found by the address of the field, or by what [command.means] says.
+func (c *command) flagOf(field string) string {
+	if c.fields == nil {
+		c.fields = map[string]string{}
+		flags := map[uintptr]string{}
+		c.VisitAll(func(f *pflag.Flag) {
+			if at := addressOf(reflect.ValueOf(f.Value)); flags[at] == "" {
+				flags[at] = f.Name
+			}
+		})
+		c.VisitAll(func(f *pflag.Flag) {
+			for _, field := range f.Annotations[ofFields] {
+				if c.fields[field] == "" {
+					c.fields[field] = f.Name
+				}
+			}
+		})
+		for _, options := range c.options {
+			nameFields(c.fields, flags, reflect.ValueOf(options).Elem())
+		}
+	}
+	return c.fields[field]
 }
 
-// notAFlag are options that no flag sets.
-var notAFlag = []string{"Start", "Order", "Class", "Step", "ReadOnly", "Decision", "Scratch", "Checkpoint", "C", "Near"}
+// addressOf returns what the value of a flag points to; 0 if it keeps it itself.
+func addressOf(v reflect.Value) uintptr {
+	at := v.Pointer()
+	if v = v.Elem(); v.Kind() == reflect.Struct {
+		at = 0
+		for i := range v.NumField() {
+			if v.Field(i).Kind() == reflect.Pointer {
+				at = v.Field(i).Pointer()
+				break
+			}
+		}
+	}
+	return at
+}
 
-// flagIn names the flags of a command that differ from flagOf.
-var flagIn = map[string]map[string]string{
-	"evaluate": {"Features": "train"},
-	"ablate":   {"Features": "train"},
-	"train":    {"Head": "network"},
+// nameFields notes the flag of each field of options, and of the structs in them.
+func nameFields(of map[string]string, flags map[uintptr]string, options reflect.Value) {
+	for i := range options.NumField() {
+		field := options.Field(i)
+		name := options.Type().Field(i).Name
+		if flag := flags[field.UnsafeAddr()]; flag != "" && of[name] == "" {
+			of[name] = flag
+		}
+		if field.Kind() == reflect.Struct {
+			nameFields(of, flags, field)
+		}
+	}
 }
 
 // usage says that err, which may name options, is about the command line.
@@ -64,18 +85,16 @@ func (c *command) advise(err error) error {
 		return &advice{withoutAdvice(err) + "; " + runtimeAdvice, err}
 	}
 	for _, e := range all[*options.Error](err) {
-		name := flagIn[c.cmd.Name()][e.Option]
+		name := c.flagOf(e.Option)
 		if name == "" {
-			name = flagOf[e.Option]
-		}
-		if name == "" || c.Lookup(name) == nil {
 			continue
 		}
 		if !changed {
 			text, changed = err.Error(), true
 		}
 		sep := ": "
-		if beginsWithValue.MatchString(e.Err.Error()) {
+		value, _, _ := strings.Cut(e.Err.Error(), ": ")
+		if _, err := strconv.ParseFloat(value, 64); err == nil { // "0.01: …"
 			sep = " "
 		}
 		text = strings.Replace(text, e.Error(), "--"+name+sep+e.Err.Error(), 1)
@@ -86,15 +105,10 @@ func (c *command) advise(err error) error {
 			text += fewerFeatures
 		}
 	}
-	if !changed && err != nil && c.Lookup("max-pixels") != nil {
-		// What is wrong with one image comes as text alone.
-		text = inWarnings.Replace(err.Error())
-		changed = text != err.Error()
+	if err == nil {
+		return nil
 	}
 	if !changed {
-		if err == nil {
-			return nil
-		}
 		text = err.Error()
 	}
 	if text = plainPaths(text, err); text == err.Error() {
@@ -102,9 +116,6 @@ func (c *command) advise(err error) error {
 	}
 	return &advice{text, err}
 }
-
-// beginsWithValue matches what an error says of the value of an option: "0.01: …".
-var beginsWithValue = regexp.MustCompile(`^[-+.\de]+: `)
 
 // asCommands names the commands in what the packages below say of missing files.
 var asCommands = strings.NewReplacer("; an extraction makes ", "; mlrbfn extract makes ", "; training makes ", "; mlrbfn train makes ")
@@ -128,24 +139,20 @@ func plainPaths(text string, err error) string {
 // fewerFeatures follows what too many features need.
 const fewerFeatures = "; fewer features need less (of pixels, extract --size)"
 
-// inWarnings puts flags in the place of what warnings name without brackets.
-var inWarnings = strings.NewReplacer("(Calibration cross:10)", "(--calibration cross:10)", "MaxPixels: ", "--max-pixels: ", "ImageTimeout: ", "--image-timeout: ", "RunTimeout: ", "--run-timeout: ", "ApplyEXIF", "--exif apply", "Train.Balance", "--balance sample", `paper.Presets["mnist"]`, "--preset mnist", ": Memory: ", ": --memory: ")
-
-// bracketed is an option that a warning names: "(Calibration)", "(Train.LR)".
-var bracketed = regexp.MustCompile(`\((?:Train\.)?([A-Z]\w*)\)`)
-
 // adviseText names the flags of the options that a warning names.
 func (c *command) adviseText(warning string) string {
-	text := inWarnings.Replace(warning)
-	if strings.Contains(text, ": --memory: ") && strings.Contains(text, " features") {
+	memory := false
+	text := options.Rename(warning, func(field, value string) string {
+		memory = memory || field == "Memory"
+		if name := c.flagOf(field); name != "" {
+			return strings.TrimSpace("--" + name + " " + value)
+		}
+		return strings.TrimSpace(field + " " + value)
+	})
+	if memory && strings.Contains(text, " features") {
 		text += fewerFeatures
 	}
-	return bracketed.ReplaceAllStringFunc(text, func(option string) string {
-		if name := flagOf[bracketed.FindStringSubmatch(option)[1]]; name != "" && c.Lookup(name) != nil {
-			return "(--" + name + ")"
-		}
-		return option
-	})
+	return text
 }
 
 // withoutAdvice is the text of an error about onnxruntime without what it says

@@ -32,6 +32,7 @@ func onDisk(f *pflag.Flag) bool {
 // addCacheFlag adds the flag for temporary copies of sets in buckets.
 func (c *command) addCacheFlag() {
 	c.String("cache", "", "`DIR` for temporary copies of feature sets in buckets (default: in memory)")
+	c.means("cache", "Cache", "Copies")
 	c.rare("cache")
 }
 

@@ -16,7 +16,7 @@ func TestBundle(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
 	made, moved := filepath.Join(dir, "made"), filepath.Join(dir, "moved")
-	train := training("--features", w.features, "--out", made, "--bundle", "--epochs", "2", "--calibration", "0.5", "--quiet")
+	train := shortTraining("--features", w.features, "--out", made, "--bundle", "--epochs", "2", "--calibration", "0.5", "--quiet")
 	call(t, 0, train...)
 	call(t, 0, train...) // the same model again
 	if err := os.Rename(made, moved); err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command/check"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // checkFlags are the flags for --check.
@@ -30,6 +29,7 @@ func addCheckFlags(c *command) *checkFlags {
 	c.StringVar(&to.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this is quantised from")
 	c.StringVar(&to.picture, "picture", "check.png", "with --check, `FILE` for a picture of what the model sees")
 	c.IntVar(&to.images, "check-images", check.DefaultImages, "with --check, `number` of images to look at")
+	c.programOnly("check", "against", "picture", "check-images")
 	return &to
 }
 
@@ -37,7 +37,8 @@ func addCheckFlags(c *command) *checkFlags {
 var errCheck = errors.New("the check found something that is probably wrong")
 
 // runCheck says what an extraction would do and whether that is right.
-func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c *checkFlags, asJSON bool, s Streams) (err error) {
+func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
+	opts, c := e.opts, e.checking
 	m, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return err
@@ -63,10 +64,10 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c *checkFlags, 
 		return err
 	}
 	for i := range r.Failed {
-		r.Failed[i].Error = inWarnings.Replace(r.Failed[i].Error)
+		r.Failed[i].Error = e.adviseText(r.Failed[i].Error)
 	}
 	for i, text := range r.Warnings {
-		r.Warnings[i] = inWarnings.Replace(text)
+		r.Warnings[i] = e.adviseText(text)
 	}
 	drawn := ""
 	if sheet, err := r.Picture(); err == nil {
@@ -78,7 +79,7 @@ func runCheck(ctx context.Context, opts pipeline.ExtractOptions, c *checkFlags, 
 			return err
 		}
 	}
-	if asJSON {
+	if e.asJSON {
 		quantised, products := m.Quantised(), ""
 		if quantised {
 			products = extractor.Products()

@@ -44,6 +44,8 @@ type command struct {
 	// perhaps in a bucket.
 	readsURLs []string
 	writesURL string
+	options   []any             // pointers to structs whose fields flags set
+	fields    map[string]string // the flag of each field, as [command.flagOf] has found them
 	run       func(ctx context.Context, s Streams) error
 }
 
@@ -79,6 +81,8 @@ const (
 	inSection = "section" // its title
 	isRare    = "rare"    // only --help-all shows the flag
 	offered   = "offered" // words that shells offer as its value
+	ofFields  = "fields"  // of options that it stands for
+	isProgram = "program" // libraries for other languages do not offer it
 )
 
 // section begins a section of the help, to which the flags belong that are
@@ -97,6 +101,26 @@ func (c *command) rare(names ...string) {
 	for _, name := range names {
 		annotate(c.Lookup(name), isRare)
 	}
+}
+
+// sets names the options whose fields flags set, by pointers to them.
+func (c *command) sets(options ...any) { c.options = append(c.options, options...) }
+
+// means says which fields of options a flag stands for that does not hold their value
+// itself.
+func (c *command) means(name string, fields ...string) { annotate(c.Lookup(name), ofFields, fields...) }
+
+// programOnly leaves flags out of what libraries for other languages offer.
+func (c *command) programOnly(names ...string) {
+	for _, name := range names {
+		annotate(c.Lookup(name), isProgram)
+	}
+}
+
+// names returns the names of the flags so far.
+func (c *command) names() (names []string) {
+	c.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return names
 }
 
 func annotate(f *pflag.Flag, key string, values ...string) {

@@ -15,7 +15,9 @@ func newConvert() *command {
 	c.readsURLs = []string{""}
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
+	c.means("out", "Out")
 	var o features.Conversion
+	c.sets(&o)
 	Choice(c.FlagSet, &o.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
 	c.BoolVar(&o.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&o.Force, "force", false, "replace a set of another model, preprocessing or folder, or a damaged one")

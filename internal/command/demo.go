@@ -25,7 +25,9 @@ func newDemo() *command {
 	c := newCommand("demo", "[--out DIR] [flags]", "Run extract, train and detect on pictures that come with the program",
 		`Cuts photographs of brick, grass and gravel into small images, learns the three, and judges parts of them that it has not seen, and parts of photographs of a cat, a cup of coffee and a rocket. Prints each command that it runs. It takes about a minute.`)
 	out := c.String("out", "mlrbfn-demo", "`DIR` to write images, features and the detector to; it must not exist, or be of a demo")
+	c.means("out", "Out")
 	model := c.String("model", defaultModel, "`DIR` or name of the model")
+	c.means("model", "Model")
 	library := AddLibraryFlag(c.FlagSet)
 	c.run = func(ctx context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {

@@ -27,224 +27,268 @@ const foundModel = " (default: the one with its checksum, beside the detector, w
 
 var _ = declare("detect", 30, newDetect)
 
-func newDetect() *command {
+// detecting is the command detect.
+type detecting struct {
+	*command
+	opts                   pipeline.DetectOptions
+	to                     pipeline.VerdictParts
+	reasons                pipeline.ExplainOptions
+	running                *RunFlags
+	file, shard            string
+	load                   func(string) (*pipeline.Detector, error)
+	threshold, alarms      float64
+	format, cells, explain string
+	move, copy, page       string
+	maps                   int
+	null, labels, asJSON   bool
+	failOnOOD, quiet       bool
+}
+
+func newDetect() *command { return newDetecting().command }
+
+func newDetecting() *detecting {
 	c := newCommand("detect", "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
 		`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
 
 With --out verdicts are written into a folder, in parts that many processes can make (--shard). After an interruption the same command continues. The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
 	c.readsURLs = []string{"features", ""}
 	c.writesURL = "out"
-	var opts pipeline.DetectOptions
+	d := &detecting{command: c}
+	c.sets(&d.opts, &d.to, &d.reasons)
 	c.section("input")
-	file := c.String("detector", "", "file `DETECTOR` that train wrote")
-	load := addPublicKeyFlag(c.FlagSet)
-	null := c.BoolP("null", "0", false, "paths on standard input end with a NUL byte, as find -print0 writes them")
-	labels := c.Bool("labels", false, "PATHs are folders DIR/class/…/image: also print how often the verdicts are right, and AUROC")
+	c.StringVar(&d.file, "detector", "", "file `DETECTOR` that train wrote")
+	c.means("detector", "Detector")
+	d.load = addPublicKeyFlag(c.FlagSet)
+	c.BoolVarP(&d.null, "null", "0", false, "paths on standard input end with a NUL byte, as find -print0 writes them")
+	c.BoolVar(&d.labels, "labels", false, "PATHs are folders DIR/class/…/image: also print how often the verdicts are right, and AUROC")
 	c.section("verdict")
-	threshold := c.Float64("threshold", 0, "`score` below which an image is OOD (default: that of the detector)")
-	alarms := c.Float64("max-false-alarms", 0, "`SHARE` of in-distribution images that may be flagged (default: that of the detector)")
+	c.Float64Var(&d.threshold, "threshold", 0, "`score` below which an image is OOD (default: that of the detector)")
+	c.means("threshold", "Threshold")
+	c.Float64Var(&d.alarms, "max-false-alarms", 0, "`SHARE` of in-distribution images that may be flagged (default: that of the detector)")
+	c.means("max-false-alarms", "TargetTPR", "MaxFalseAlarms")
 	c.section("model")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
+	c.StringVar(&d.opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
+	d.addOutputFlags()
+	c.section("speed and limits")
+	c.programOnly(c.names()...)
+	d.running = AddRunFlags(c.FlagSet, &d.opts.Run, &d.opts.Backbone)
+	c.rare(rareRunFlags...)
+	c.required = []string{"detector"}
+	c.run = d.run
+	c.done()
+	return d
+}
+
+func (d *detecting) addOutputFlags() {
+	c := d.command
 	c.section("output")
-	format, cells := "", ""
-	Choice(c.FlagSet, &format, "format", "table", "table|jsonl|csv|parquet", "what is printed, or written with --out, for each image")
+	Choice(c.FlagSet, &d.format, "format", "table", "table|jsonl|csv|parquet", "what is printed, or written with --out, for each image")
 	also(c.FlagSet, "format", "json", "jsonl")
-	asJSON := c.Bool("json", false, "the same as --format jsonl or --format json: one object per line")
-	Choice(c.FlagSet, &cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
-	to := pipeline.VerdictParts{}
-	c.StringVar(&to.Out, "out", "", "write verdicts in parts to the folder or bucket `DIR`, as jsonl or parquet")
-	shard := c.String("shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
-	c.BoolVar(&to.Force, "force", false, "with --out, replace parts of another detector")
-	c.BoolVar(&to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
+	c.BoolVar(&d.asJSON, "json", false, "the same as --format jsonl or --format json: one object per line")
+	Choice(c.FlagSet, &d.cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
+	c.StringVar(&d.to.Out, "out", "", "write verdicts in parts to the folder or bucket `DIR`, as jsonl or parquet")
+	c.StringVar(&d.shard, "shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
+	c.means("shard", "Shard")
+	c.BoolVar(&d.to.Force, "force", false, "with --out, replace parts of another detector")
+	c.BoolVar(&d.to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
 	c.rare("csv", "shard", "force", "speculate")
-	moveOOD := c.String("move-ood", "", "move OOD images into the folder `DIR`, never over another file")
-	copyOOD := c.String("copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
-	page := c.String("report", "", "write a page of the images to `FILE.html`, the most surprising first")
-	explain := ""
-	Choice(c.FlagSet, &explain, "explain", "", "why|where", "also say why: the parts of the score, the nearest training images; where: and which region of OOD images")
+	c.StringVar(&d.move, "move-ood", "", "move OOD images into the folder `DIR`, never over another file")
+	c.means("move-ood", "SetAside")
+	c.StringVar(&d.copy, "copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
+	c.StringVar(&d.page, "report", "", "write a page of the images to `FILE.html`, the most surprising first")
+	Choice(c.FlagSet, &d.explain, "explain", "", "why|where", "also say why: the parts of the score, the nearest training images; where: and which region of OOD images")
 	c.Lookup("explain").NoOptDefVal = "why"
-	maps := c.Int("maps", pipeline.DefaultMaps, "with --explain where, how many flagged images get a map")
+	c.IntVar(&d.maps, "maps", pipeline.DefaultMaps, "with --explain where, how many flagged images get a map")
 	c.rare("maps")
-	var reasons pipeline.ExplainOptions
-	c.StringArrayVar(&reasons.Features, "features", nil, "`FEATURES` of the training images, for --explain and --report (default: those at training)")
-	c.StringArrayVar(&reasons.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
-	c.IntVar(&reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
+	c.StringArrayVar(&d.reasons.Features, "features", nil, "`FEATURES` of the training images, for --explain and --report (default: those at training)")
+	c.StringArrayVar(&d.reasons.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
+	c.means("images", "Images", "Sources")
+	c.IntVar(&d.reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
 	c.rare("features", "images", "nearest")
 	c.addCacheFlag()
 	c.Lookup("cache").Usage = "`DIR` for temporary copies of feature sets in buckets (default: in memory), and in which a part is made that --out sends to a bucket"
-	failOnOOD := c.Bool("fail-on-ood", false, "exit with code 4 if an image is OOD")
-	quiet := c.Bool("quiet", false, "show neither progress nor the summary")
-	c.section("speed and limits")
-	running := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
-	c.rare(rareRunFlags...)
-	c.required = []string{"detector"}
-	c.run = func(ctx context.Context, s Streams) (err error) {
-		if c.NArg() == 0 {
-			return Usagef("name an image or a folder of images to judge")
-		}
-		if *asJSON {
-			format = "jsonl"
-		}
-		if c.Changed("csv") && format != "csv" {
-			return Usagef("--csv goes with --format csv")
-		}
-		if err := checkParts(c, &to, *shard, format); err != nil {
-			return err
-		}
-		if err := running.Check(); err != nil {
-			return err
-		}
-		if *page != "" {
-			if err := report.CheckVerdicts(*page); err != nil {
-				return err
-			}
-		}
-		switch {
-		case explain == "" && *page == "" && (c.Changed("features") || c.Changed("images") || c.Changed("nearest")):
-			return Usagef("--features, --images and --nearest go with --explain or --report")
-		case explain != "where" && c.Changed("maps"):
-			return Usagef("--maps goes with --explain where")
-		case *maps < 1:
-			return Usagef("--maps %d: it is at least 1", *maps)
-		case reasons.Nearest < 0:
-			return Usagef("--nearest %d: it is a number of images", reasons.Nearest)
-		case reasons.Nearest == 0:
-			reasons.Nearest = -1
-		}
-		switch opts.SetAside = *moveOOD; {
-		case *moveOOD != "" && *copyOOD != "":
-			return Usagef("--move-ood and --copy-ood exclude each other")
-		case c.Changed("threshold") && c.Changed("max-false-alarms"):
-			return Usagef("--threshold and --max-false-alarms exclude each other")
-		case c.Changed("threshold") && math.IsNaN(*threshold):
-			return Usagef("--threshold must be a number")
-		case *copyOOD != "":
-			opts.SetAside, opts.Copy = *copyOOD, true
-		}
-		if opts.Detector, err = load(*file); err != nil {
-			return err
-		}
-		switch {
-		case c.Changed("threshold"):
-			opts.Detector.SetThreshold(*threshold)
-		case c.Changed("max-false-alarms"):
-			if err := setFalseAlarms(opts.Detector, *alarms); err != nil {
-				return err
-			}
-		case math.IsInf(opts.Detector.Threshold, -1):
-			fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one, and train --calibration cross:10 makes a detector that is calibrated by all images")
-		}
-		if err := running.LoadRuntime(); err != nil {
-			return err
-		}
-		opts.Backbone.Drifted = c.warnDrift(s)
-		var explainer *pipeline.Explainer
-		if explain != "" || *page != "" {
-			if explainer, err = pipeline.NewExplainer(ctx, opts.Detector, reasons); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, explainer.Close()) }()
-			for _, note := range explainer.Notes() {
-				fmt.Fprintf(ForPeople(s.Err), "detect: note: %s\n", c.adviseText(note))
-			}
-		}
-		if explain != "" {
-			opts.Explain, opts.Where, opts.MostMaps = explainer, explain == "where", *maps
-		}
-		if *labels && slices.ContainsFunc(c.Args(), images.Judged) {
-			return Usagef("--labels goes with folders DIR/class/…/image on the disk")
-		}
-		var folders []string
-		for _, arg := range c.Args() {
-			switch {
-			case arg != "-":
-				opts.Paths = append(opts.Paths, arg)
-				folders = append(folders, arg)
-			case opts.More == nil:
-				opts.More = readPaths(s.In, *null)
-			}
-		}
-		if to.Out != "" {
-			to.Cache = c.Lookup("cache").Value.String()
-			return c.detectParts(ctx, s, opts, to, *file, explain, *quiet, *failOnOOD)
-		}
-		show := newPrinter(format, opts.SetAside != "", explain != "", cells == "raw", s.Out)
-		progress := NewProgress(s.Err, "images", *quiet || IsTerminal(s.Out))
-		opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
-		truth := newAssessment(opts.Detector.Classes)
-		label := func(j pipeline.Judgement) string {
-			if !*labels || j.Err != nil {
-				return ""
-			}
-			return labelOf(j.Path, folders)
-		}
-		shown := newPage(*page, opts.Detector, label)
-		if c.Changed("threshold") {
-			shown.alarms = 0
-		}
-		stats, err := pipeline.Detect(ctx, opts, func(j pipeline.Judgement) error {
-			if j.SetAsideErr != nil && !*quiet {
-				fmt.Fprintf(s.Err, "detect: warning: %v\n", j.SetAsideErr)
-			}
-			if name := label(j); name != "" {
-				truth.add(name, j.Verdict)
-			}
-			j.Err = c.adviseImage(j)
-			if *page != "" {
-				shown.add(j)
-			}
-			j.SetAside = filepath.ToSlash(j.SetAside)
-			return show(j)
-		})
-		progress.Close()
-		unmapped := ""
-		if stats.Unmapped > 0 {
-			unmapped = fmt.Sprintf("the first %s have a map of what made the score fall, and %d others have none: --maps sets how many do", count(cmp.Or(*maps, pipeline.DefaultMaps), "flagged image"), stats.Unmapped)
-			fmt.Fprintf(ForPeople(s.Err), "detect: note: %s\n", unmapped)
-		}
-		if err == nil && *page != "" {
-			if !*quiet {
-				fmt.Fprintf(ForPeople(s.Err), "detect: writing the page %s\n", *page)
-			}
-			var notes []string
-			for _, note := range explainer.Notes() {
-				notes = append(notes, c.adviseText(note))
-			}
-			if unmapped != "" {
-				notes = append(notes, unmapped)
-			}
-			err = shown.write(ctx, explainer, pageFacts(*file, opts.Detector, explainer, shown), c.line(), notes)
-		}
-		if err != nil {
-			return err
-		}
-		if *labels && !*quiet {
-			w := ForPeople(s.Err)
-			if format == "table" {
-				w = ForPeople(s.Out)
-			}
-			if err := truth.print(w); err != nil {
-				return err
-			}
-		}
-		if !*quiet {
-			fmt.Fprintf(s.Err, "%s: %d in distribution, %d out of distribution, %d unreadable\n",
-				count(stats.Images, "image"), stats.Images-stats.OOD-stats.Failed, stats.OOD, stats.Failed)
-			if opts.SetAside != "" {
-				fmt.Fprintf(s.Err, "%s set aside in %s, %d could not be\n", count(stats.OOD-stats.Kept, "image"), opts.SetAside, stats.Kept)
-			}
-		}
-		switch {
-		case *failOnOOD && stats.OOD > 0:
-			return fmt.Errorf("%w: %d", ErrOOD, stats.OOD)
-		case stats.Failed > 0:
-			return fmt.Errorf("%w: %d", ErrPartial, stats.Failed)
-		case stats.Kept > 0:
-			return fmt.Errorf("%w: %d", ErrNotSetAside, stats.Kept)
-		}
-		return nil
+	c.BoolVar(&d.failOnOOD, "fail-on-ood", false, "exit with code 4 if an image is OOD")
+	c.BoolVar(&d.quiet, "quiet", false, "show neither progress nor the summary")
+}
+
+// check checks the flags.
+func (d *detecting) check() error {
+	if d.NArg() == 0 {
+		return Usagef("name an image or a folder of images to judge")
 	}
-	return c.done()
+	if d.asJSON {
+		d.format = "jsonl"
+	}
+	if d.Changed("csv") && d.format != "csv" {
+		return Usagef("--csv goes with --format csv")
+	}
+	if err := errors.Join(d.checkParts(), d.running.Check()); err != nil {
+		return err
+	}
+	if d.page != "" {
+		if err := report.CheckVerdicts(d.page); err != nil {
+			return err
+		}
+	}
+	switch {
+	case d.explain == "" && d.page == "" && (d.Changed("features") || d.Changed("images") || d.Changed("nearest")):
+		return Usagef("--features, --images and --nearest go with --explain or --report")
+	case d.explain != "where" && d.Changed("maps"):
+		return Usagef("--maps goes with --explain where")
+	case d.maps < 1:
+		return Usagef("--maps %d: it is at least 1", d.maps)
+	case d.reasons.Nearest < 0:
+		return Usagef("--nearest %d: it is a number of images", d.reasons.Nearest)
+	case d.move != "" && d.copy != "":
+		return Usagef("--move-ood and --copy-ood exclude each other")
+	case d.Changed("threshold") && d.Changed("max-false-alarms"):
+		return Usagef("--threshold and --max-false-alarms exclude each other")
+	case math.IsNaN(d.threshold):
+		return Usagef("--threshold must be a number")
+	case d.labels && slices.ContainsFunc(d.Args(), images.Judged):
+		return Usagef("--labels goes with folders DIR/class/…/image on the disk")
+	}
+	if d.reasons.Nearest == 0 {
+		d.reasons.Nearest = -1
+	}
+	d.opts.SetAside, d.opts.Copy = cmp.Or(d.move, d.copy), d.copy != ""
+	return nil
+}
+
+// loadDetector loads the detector with the threshold that the flags say.
+func (d *detecting) loadDetector(s Streams) (err error) {
+	if d.opts.Detector, err = d.load(d.file); err != nil {
+		return err
+	}
+	switch {
+	case d.Changed("threshold"):
+		d.opts.Detector.SetThreshold(d.threshold)
+	case d.Changed("max-false-alarms"):
+		return setFalseAlarms(d.opts.Detector, d.alarms)
+	case math.IsInf(d.opts.Detector.Threshold, -1):
+		fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one, and train --calibration cross:10 makes a detector that is calibrated by all images")
+	}
+	return nil
+}
+
+func (d *detecting) run(ctx context.Context, s Streams) (err error) {
+	if err := d.check(); err != nil {
+		return err
+	}
+	if err := d.loadDetector(s); err != nil {
+		return err
+	}
+	if err := d.running.LoadRuntime(); err != nil {
+		return err
+	}
+	d.opts.Backbone.Drifted = d.warnDrift(s)
+	var explainer *pipeline.Explainer
+	if d.explain != "" || d.page != "" {
+		if explainer, err = pipeline.NewExplainer(ctx, d.opts.Detector, d.reasons); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, explainer.Close()) }()
+		for _, note := range explainer.Notes() {
+			fmt.Fprintf(ForPeople(s.Err), "detect: note: %s\n", d.adviseText(note))
+		}
+	}
+	if d.explain != "" {
+		d.opts.Explain, d.opts.Where, d.opts.MostMaps = explainer, d.explain == "where", d.maps
+	}
+	for _, arg := range d.Args() {
+		if arg != "-" {
+			d.opts.Paths = append(d.opts.Paths, arg)
+		} else if d.opts.More == nil {
+			d.opts.More = readPaths(s.In, d.null)
+		}
+	}
+	if d.to.Out != "" {
+		d.to.Cache = d.Lookup("cache").Value.String()
+		return d.runParts(ctx, s)
+	}
+	return d.print(ctx, s, explainer)
+}
+
+// print judges the images, and prints verdicts and what is to be said of all.
+func (d *detecting) print(ctx context.Context, s Streams, explainer *pipeline.Explainer) error {
+	show := newPrinter(d.format, d.opts.SetAside != "", d.explain != "", d.cells == "raw", s.Out)
+	progress := NewProgress(s.Err, "images", d.quiet || IsTerminal(s.Out))
+	d.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+	truth := newAssessment(d.opts.Detector.Classes)
+	folders := slices.Clone(d.opts.Paths)
+	label := func(j pipeline.Judgement) string {
+		if !d.labels || j.Err != nil {
+			return ""
+		}
+		return labelOf(j.Path, folders)
+	}
+	shown := newPage(d.page, d.opts.Detector, label)
+	if d.Changed("threshold") {
+		shown.alarms = 0
+	}
+	stats, err := pipeline.Detect(ctx, d.opts, func(j pipeline.Judgement) error {
+		if j.SetAsideErr != nil && !d.quiet {
+			fmt.Fprintf(s.Err, "detect: warning: %v\n", j.SetAsideErr)
+		}
+		if name := label(j); name != "" {
+			truth.add(name, j.Verdict)
+		}
+		j.Err = d.adviseImage(j)
+		if d.page != "" {
+			shown.add(j)
+		}
+		j.SetAside = filepath.ToSlash(j.SetAside)
+		return show(j)
+	})
+	progress.Close()
+	var notes []string
+	if stats.Unmapped > 0 {
+		notes = append(notes, fmt.Sprintf("the first %s have a map of what made the score fall, and %d others have none: --maps sets how many do", count(cmp.Or(d.maps, pipeline.DefaultMaps), "flagged image"), stats.Unmapped))
+		fmt.Fprintf(ForPeople(s.Err), "detect: note: %s\n", notes[0])
+	}
+	if err == nil && d.page != "" {
+		if !d.quiet {
+			fmt.Fprintf(ForPeople(s.Err), "detect: writing the page %s\n", d.page)
+		}
+		for i, note := range explainer.Notes() {
+			notes = slices.Insert(notes, i, d.adviseText(note))
+		}
+		err = shown.write(ctx, explainer, pageFacts(d.file, d.opts.Detector, explainer, shown), d.line(), notes)
+	}
+	if err != nil {
+		return err
+	}
+	if d.labels && !d.quiet {
+		w := ForPeople(s.Err)
+		if d.format == "table" {
+			w = ForPeople(s.Out)
+		}
+		if err := truth.print(w); err != nil {
+			return err
+		}
+	}
+	if !d.quiet {
+		fmt.Fprintf(s.Err, "%s: %d in distribution, %d out of distribution, %d unreadable\n",
+			count(stats.Images, "image"), stats.Images-stats.OOD-stats.Failed, stats.OOD, stats.Failed)
+		if d.opts.SetAside != "" {
+			fmt.Fprintf(s.Err, "%s set aside in %s, %d could not be\n", count(stats.OOD-stats.Kept, "image"), d.opts.SetAside, stats.Kept)
+		}
+	}
+	return d.outcome(stats.OOD, stats.Failed, stats.Kept)
+}
+
+// outcome is the error of a run that judged all images, which its exit code tells; nil if
+// there is nothing to tell.
+func (d *detecting) outcome(ood, failed, kept int) error {
+	switch {
+	case d.failOnOOD && ood > 0:
+		return fmt.Errorf("%w: %d", ErrOOD, ood)
+	case failed > 0:
+		return fmt.Errorf("%w: %d", ErrPartial, failed)
+	case kept > 0:
+		return fmt.Errorf("%w: %d", ErrNotSetAside, kept)
+	}
+	return nil
 }
 
 // adviseImage returns the error of an image without its path, which is printed before it.
@@ -362,77 +406,9 @@ func splitNull(data []byte, atEOF bool) (advance int, token []byte, err error) {
 func newPrinter(format string, aside, why, raw bool, w io.Writer) func(pipeline.Judgement) error {
 	switch format {
 	case "jsonl":
-		return func(j pipeline.Judgement) error {
-			if j.Err != nil {
-				return writeJSON(w, struct {
-					Path      string `json:"path"`
-					PathBytes []byte `json:"path_bytes,omitempty"`
-					Error     string `json:"error"`
-				}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Err.Error()})
-			}
-			return writeJSON(w, struct {
-				Path       string  `json:"path"`
-				PathBytes  []byte  `json:"path_bytes,omitempty"`
-				Class      string  `json:"class"`
-				Confidence float64 `json:"confidence"`
-				Score      float64 `json:"score"`
-				OOD        bool    `json:"ood"`
-				PValue     float64 `json:"p_value"`
-				SetAside   string  `json:"set_aside,omitempty"`
-				AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
-				Error      string  `json:"set_aside_error,omitempty"`
-				*detector.Reasons
-			}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
-				disk.EncodePath(j.SetAside), disk.PathBytes(j.SetAside), text(j.SetAsideErr), detector.ReasonsOf(j.Explanation)})
-		}
+		return func(j pipeline.Judgement) error { return printJSON(w, j) }
 	case "csv":
-		if IsTerminal(w) {
-			w = ForPeople(w)
-		}
-		out := csv.NewWriter(w)
-		row := func(cells ...string) error {
-			if err := out.Write(cells); err != nil {
-				return err
-			}
-			out.Flush()
-			return out.Error()
-		}
-		cell := harmless
-		if raw {
-			cell = func(text string) string { return text }
-		}
-		header := false
-		return func(j pipeline.Judgement) error {
-			if !header {
-				header = true
-				names := []string{"path", "class", "confidence", "score", "ood", "p_value", "error"}
-				if aside {
-					names = append(names, "set_aside")
-				}
-				if why {
-					names = append(names, "why")
-				}
-				if err := row(names...); err != nil {
-					return err
-				}
-			}
-			cells := []string{cell(j.Path), "", "", "", "", "", cell(text(errors.Join(j.Err, j.SetAsideErr)))}
-			if j.Err == nil {
-				number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-				copy(cells[1:], []string{cell(j.Class), number(j.Confidence), number(j.Score), strconv.FormatBool(j.OOD), number(j.PValue)})
-			}
-			if aside {
-				cells = append(cells, cell(j.SetAside))
-			}
-			if why {
-				why := ""
-				if j.Explanation != nil {
-					why = j.Explanation.Why
-				}
-				cells = append(cells, cell(why))
-			}
-			return row(cells...)
-		}
+		return newCSVPrinter(aside, why, raw, w)
 	}
 	w = ForPeople(w)
 	header := false
@@ -456,6 +432,81 @@ func newPrinter(format string, aside, why, raw bool, w io.Writer) func(pipeline.
 			err = printReasons(w, j.Explanation)
 		}
 		return err
+	}
+}
+
+// printJSON prints the line of a judgement.
+func printJSON(w io.Writer, j pipeline.Judgement) error {
+	if j.Err != nil {
+		return writeJSON(w, struct {
+			Path      string `json:"path"`
+			PathBytes []byte `json:"path_bytes,omitempty"`
+			Error     string `json:"error"`
+		}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Err.Error()})
+	}
+	return writeJSON(w, struct {
+		Path       string  `json:"path"`
+		PathBytes  []byte  `json:"path_bytes,omitempty"`
+		Class      string  `json:"class"`
+		Confidence float64 `json:"confidence"`
+		Score      float64 `json:"score"`
+		OOD        bool    `json:"ood"`
+		PValue     float64 `json:"p_value"`
+		SetAside   string  `json:"set_aside,omitempty"`
+		AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
+		Error      string  `json:"set_aside_error,omitempty"`
+		*detector.Reasons
+	}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
+		disk.EncodePath(j.SetAside), disk.PathBytes(j.SetAside), text(j.SetAsideErr), detector.ReasonsOf(j.Explanation)})
+}
+
+func newCSVPrinter(aside, why, raw bool, w io.Writer) func(pipeline.Judgement) error {
+	if IsTerminal(w) {
+		w = ForPeople(w)
+	}
+	out := csv.NewWriter(w)
+	row := func(cells ...string) error {
+		if err := out.Write(cells); err != nil {
+			return err
+		}
+		out.Flush()
+		return out.Error()
+	}
+	cell := harmless
+	if raw {
+		cell = func(text string) string { return text }
+	}
+	header := false
+	return func(j pipeline.Judgement) error {
+		if !header {
+			header = true
+			names := []string{"path", "class", "confidence", "score", "ood", "p_value", "error"}
+			if aside {
+				names = append(names, "set_aside")
+			}
+			if why {
+				names = append(names, "why")
+			}
+			if err := row(names...); err != nil {
+				return err
+			}
+		}
+		cells := []string{cell(j.Path), "", "", "", "", "", cell(text(errors.Join(j.Err, j.SetAsideErr)))}
+		if j.Err == nil {
+			number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+			copy(cells[1:], []string{cell(j.Class), number(j.Confidence), number(j.Score), strconv.FormatBool(j.OOD), number(j.PValue)})
+		}
+		if aside {
+			cells = append(cells, cell(j.SetAside))
+		}
+		if why {
+			why := ""
+			if j.Explanation != nil {
+				why = j.Explanation.Why
+			}
+			cells = append(cells, cell(why))
+		}
+		return row(cells...)
 	}
 }
 

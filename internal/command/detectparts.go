@@ -15,59 +15,57 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-// checkParts checks and reads the flags of detect that go with --out.
-func checkParts(c *command, to *pipeline.VerdictParts, shard, format string) error {
-	if to.Out == "" {
-		if c.Changed("shard") || c.Changed("force") || c.Changed("speculate") || format == pipeline.Parquet {
+// checkParts checks and reads the flags that go with --out.
+func (d *detecting) checkParts() (err error) {
+	if d.to.Out == "" {
+		if d.Changed("shard") || d.Changed("force") || d.Changed("speculate") || d.format == pipeline.Parquet {
 			return Usagef("--shard, --force, --speculate and --format parquet go with --out")
 		}
 		return nil
 	}
 	for _, name := range []string{"move-ood", "copy-ood", "report", "labels"} {
-		if c.Changed(name) {
+		if d.Changed(name) {
 			return Usagef("--%s does not go with --out", name)
 		}
 	}
 	switch {
-	case !c.Changed("format") || format == pipeline.JSONL:
-		to.Format = pipeline.JSONL
-	case format == pipeline.Parquet && c.Changed("explain"):
+	case !d.Changed("format") || d.format == pipeline.JSONL:
+		d.to.Format = pipeline.JSONL
+	case d.format == pipeline.Parquet && d.Changed("explain"):
 		return Usagef("--explain goes with --format jsonl")
-	case format == pipeline.Parquet:
-		to.Format = format
+	case d.format == pipeline.Parquet:
+		d.to.Format = d.format
 	default:
 		return Usagef("--out writes --format jsonl or parquet")
 	}
-	if c.Changed("shard") {
-		var err error
-		if to.Shard, err = features.ParseShard(shard); err != nil {
+	if d.Changed("shard") {
+		if d.to.Shard, err = features.ParseShard(d.shard); err != nil {
 			return Usagef("--shard: %w", err)
 		}
 	}
 	return nil
 }
 
-// detectParts runs detect --out.
-func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.DetectOptions, to pipeline.VerdictParts, file, explain string, quiet, failOnOOD bool) error {
-	if opts.More != nil {
+// runParts runs detect --out.
+func (d *detecting) runParts(ctx context.Context, s Streams) error {
+	if d.opts.More != nil {
 		return Usagef("the path - does not go with --out, which must know all images to divide them")
 	}
-	judge, err := judgeOf(file, opts, explain)
+	judge, err := judgeOf(d.file, d.opts, d.explain)
 	if err != nil {
 		return err
 	}
-	to.Detector, to.Judge = file, judge
+	d.to.Detector, d.to.Judge = d.file, judge
 	var line bytes.Buffer
-	print := newPrinter(pipeline.JSONL, false, explain != "", false, &line)
-	to.Line = func(j pipeline.Judgement) ([]byte, error) {
+	d.to.Line = func(j pipeline.Judgement) ([]byte, error) {
 		line.Reset()
-		j.Err = c.adviseImage(j)
-		err := print(j)
+		j.Err = d.adviseImage(j)
+		err := printJSON(&line, j)
 		return line.Bytes(), err
 	}
-	progress := NewProgress(s.Err, "images", quiet)
-	opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
-	result, err := pipeline.DetectParts(ctx, opts, to)
+	progress := NewProgress(s.Err, "images", d.quiet)
+	d.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+	result, err := pipeline.DetectParts(ctx, d.opts, d.to)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
 		fmt.Fprintln(s.Err, "detect: finished verdicts are saved; the same command continues")
@@ -76,20 +74,14 @@ func (c *command) detectParts(ctx context.Context, s Streams, opts pipeline.Dete
 		return err
 	}
 	record := result.VerdictRecord
-	if !quiet {
+	if !d.quiet {
 		if result.Unfinished != nil {
-			fmt.Fprintf(ForPeople(s.Err), "detect: part %s is written; %s has no manifest of all parts yet: %v\n", record.Work.Shard, to.Out, result.Unfinished)
+			fmt.Fprintf(ForPeople(s.Err), "detect: part %s is written; %s has no manifest of all parts yet: %v\n", record.Work.Shard, d.to.Out, result.Unfinished)
 		}
 		fmt.Fprintf(s.Err, "%s: %s: %d in distribution, %d out of distribution, %d unreadable\n",
-			to.Out, count(record.Images, "image"), record.InDistribution, record.OOD, record.Failed)
+			d.to.Out, count(record.Images, "image"), record.InDistribution, record.OOD, record.Failed)
 	}
-	switch {
-	case failOnOOD && record.OOD > 0:
-		return fmt.Errorf("%w: %d", ErrOOD, record.OOD)
-	case record.Failed > 0:
-		return fmt.Errorf("%w: %d", ErrPartial, record.Failed)
-	}
-	return nil
+	return d.outcome(record.OOD, record.Failed, 0)
 }
 
 // judgeOf identifies a detector with the options that its verdicts depend on.

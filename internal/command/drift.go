@@ -23,100 +23,116 @@ import (
 
 var _ = declare("drift", 90, newDrift)
 
+// watching is the command drift.
+type watching struct {
+	*command
+	opts                       pipeline.DetectOptions
+	running                    *RunFlags
+	load                       func(string) (*pipeline.Detector, error)
+	file, by, page             string
+	alpha                      float64
+	rows                       int
+	asJSON, failOnAlarm, quiet bool
+}
+
 func newDrift() *command {
 	c := newCommand("drift", "--detector DETECTOR [flags] PATH…", "Say when images ceased to be like the training images",
 		`Goes through images in the order of time or name and watches their scores: all together, and those of each class. If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most --alpha, however many images there are.
 
 Each row of the table is a part of the images: how many were flagged and their mean p-value, with * where it lies outside the interval for 95% of such parts, and the evidence of a change, which raises the alarm when it reaches 100%.`)
-	var opts pipeline.DetectOptions
+	w := &watching{command: c}
+	c.sets(&w.opts)
 	c.section("input")
-	file := c.String("detector", "", "file `DETECTOR` that train wrote")
-	load := addPublicKeyFlag(c.FlagSet)
-	by := ""
-	Choice(c.FlagSet, &by, "by", "time", "time|taken|name", "order of the images: time of the last change, time that the camera wrote into the file (EXIF; else of the last change), or path (2.jpg before 10.jpg)")
+	c.StringVar(&w.file, "detector", "", "file `DETECTOR` that train wrote")
+	c.means("detector", "Detector")
+	w.load = addPublicKeyFlag(c.FlagSet)
+	Choice(c.FlagSet, &w.by, "by", "time", "time|taken|name", "order of the images: time of the last change, time that the camera wrote into the file (EXIF; else of the last change), or path (2.jpg before 10.jpg)")
 	c.section("alarm")
-	alpha := c.Float64("alpha", 0.01, "`CHANCE` of ever raising a false alarm")
+	c.Float64Var(&w.alpha, "alpha", 0.01, "`CHANCE` of ever raising a false alarm")
+	c.means("alpha", "Alpha")
 	c.section("model")
-	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
+	c.StringVar(&w.opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
-	rows := c.Int("rows", 20, "parts of the course that are shown")
-	asJSON := c.Bool("json", false, "print one JSON object")
-	page := c.String("report", "", "write a page with charts to `FILE.html`")
-	failOnAlarm := c.Bool("fail-on-alarm", false, "exit with code 4 if an alarm is raised")
-	quiet := c.Bool("quiet", false, "show no progress")
+	c.IntVar(&w.rows, "rows", 20, "parts of the course that are shown")
+	c.BoolVar(&w.asJSON, "json", false, "print one JSON object")
+	c.StringVar(&w.page, "report", "", "write a page with charts to `FILE.html`")
+	c.BoolVar(&w.failOnAlarm, "fail-on-alarm", false, "exit with code 4 if an alarm is raised")
+	c.BoolVar(&w.quiet, "quiet", false, "show no progress")
 	c.section("speed and limits")
-	images := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	w.running = AddRunFlags(c.FlagSet, &w.opts.Run, &w.opts.Backbone)
 	c.rare(append([]string{"rows"}, rareRunFlags...)...)
 	c.required = []string{"detector"}
-	c.run = func(ctx context.Context, s Streams) error {
-		switch {
-		case c.NArg() == 0:
-			return Usagef("name a folder of images to look at")
-		case !(*alpha > 0 && *alpha < 1):
-			return Usagef("--alpha %g: a chance lies between 0 and 1", *alpha)
-		case *rows < 1:
-			return Usagef("--rows %d: it must be positive", *rows)
-		}
-		if err := images.Check(); err != nil {
-			return err
-		}
-		if *page != "" {
-			if err := errors.Join(prepareOutput(*page), report.CheckDrift(*page)); err != nil {
-				return err
-			}
-		}
-		var err error
-		if opts.Detector, err = load(*file); err != nil {
-			return err
-		}
-		if math.IsInf(opts.Detector.Threshold, -1) {
-			fmt.Fprintln(s.Err, "drift: warning: the detector flags nothing, as it had too few calibration images: shares of flagged images say nothing, and p-values are coarse; train --calibration cross:10 calibrates by all images")
-		}
-		if err := images.LoadRuntime(); err != nil {
-			return err
-		}
-		opts.Backbone.Drifted = c.warnDrift(s)
-		var times []int64
-		if opts.Paths, times, err = inOrder(ctx, c.Args(), by); err != nil {
-			return err
-		}
-		course := newCourse(opts.Detector, *alpha, len(opts.Paths), *rows)
-		progress := NewProgress(s.Err, "images", *quiet)
-		opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
-		_, err = pipeline.Detect(ctx, opts, func(j pipeline.Judgement) error {
-			at := int64(0)
-			if seen := course.Images + course.Failed; seen < len(times) {
-				at = times[seen]
-			}
-			course.add(j, at)
-			return nil
-		})
-		progress.Close()
-		if err != nil {
-			return err
-		}
-		course.end()
-		if *page != "" {
-			if err := report.WriteDrift(*page, course.page(*file, by, c.line())); err != nil {
-				return err
-			}
-		}
-		if *asJSON {
-			err = writeJSON(s.Out, course)
-		} else {
-			_, err = fmt.Fprint(ForPeople(s.Out), course)
-		}
-		switch {
-		case err != nil:
-			return err
-		case *failOnAlarm && course.raised():
-			return fmt.Errorf("%w: the images are no longer like the calibration images", ErrOOD)
-		case course.Failed > 0:
-			return fmt.Errorf("%w: %d", ErrPartial, course.Failed)
-		}
-		return nil
-	}
+	c.run = w.run
 	return c.done()
+}
+
+func (w *watching) run(ctx context.Context, s Streams) error {
+	switch {
+	case w.NArg() == 0:
+		return Usagef("name a folder of images to look at")
+	case !(w.alpha > 0 && w.alpha < 1):
+		return Usagef("--alpha %g: a chance lies between 0 and 1", w.alpha)
+	case w.rows < 1:
+		return Usagef("--rows %d: it must be positive", w.rows)
+	}
+	if err := w.running.Check(); err != nil {
+		return err
+	}
+	if w.page != "" {
+		if err := errors.Join(prepareOutput(w.page), report.CheckDrift(w.page)); err != nil {
+			return err
+		}
+	}
+	var err error
+	if w.opts.Detector, err = w.load(w.file); err != nil {
+		return err
+	}
+	if math.IsInf(w.opts.Detector.Threshold, -1) {
+		fmt.Fprintln(s.Err, "drift: warning: the detector flags nothing, as it had too few calibration images: shares of flagged images say nothing, and p-values are coarse; train --calibration cross:10 calibrates by all images")
+	}
+	if err := w.running.LoadRuntime(); err != nil {
+		return err
+	}
+	w.opts.Backbone.Drifted = w.warnDrift(s)
+	var times []int64
+	if w.opts.Paths, times, err = inOrder(ctx, w.Args(), w.by); err != nil {
+		return err
+	}
+	course := newCourse(w.opts.Detector, w.alpha, len(w.opts.Paths), w.rows)
+	progress := NewProgress(s.Err, "images", w.quiet)
+	w.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+	_, err = pipeline.Detect(ctx, w.opts, func(j pipeline.Judgement) error {
+		at := int64(0)
+		if seen := course.Images + course.Failed; seen < len(times) {
+			at = times[seen]
+		}
+		course.add(j, at)
+		return nil
+	})
+	progress.Close()
+	if err != nil {
+		return err
+	}
+	course.end()
+	if w.page != "" {
+		if err := report.WriteDrift(w.page, course.page(w.file, w.by, w.line())); err != nil {
+			return err
+		}
+	}
+	if w.asJSON {
+		err = writeJSON(s.Out, course)
+	} else {
+		_, err = fmt.Fprint(ForPeople(s.Out), course)
+	}
+	switch {
+	case err != nil:
+		return err
+	case w.failOnAlarm && course.raised():
+		return fmt.Errorf("%w: the images are no longer like the calibration images", ErrOOD)
+	case course.Failed > 0:
+		return fmt.Errorf("%w: %d", ErrPartial, course.Failed)
+	}
+	return nil
 }
 
 // inOrder returns the images under paths in the order of "time", "taken" or "name", and

@@ -23,150 +23,175 @@ import (
 
 var _ = declare("evaluate", 40, newEvaluate)
 
+// evaluating is the command evaluate.
+type evaluating struct {
+	*command
+	opts                       pipeline.EvaluateOptions
+	sets                       *SetFlags
+	heads                      *HeadFlags
+	file, methods, network     string
+	leaderboard                string
+	layers                     int
+	load                       func(string) (*pipeline.Detector, error)
+	quiet, verify, assessAlone bool // assessAlone: nothing is compared, the detector is assessed
+}
+
 func newEvaluate() *command {
 	c := newCommand("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
 		`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
 
 Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
 	c.readsURLs = []string{"train", "id", "val", "near", "far"}
-	opts := pipeline.EvaluateOptions{Memory: posthoc.DefaultMemory}
+	e := &evaluating{command: c, heads: &HeadFlags{flags: c.FlagSet}, opts: pipeline.EvaluateOptions{Memory: posthoc.DefaultMemory}}
+	c.sets(&e.opts, &e.heads.options, &e.heads.shape)
 	c.section("input")
-	train := c.StringArray("train", nil, "`FEATURES` to train on (repeat for several)")
-	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
-	sets := AddSetFlags(c.FlagSet)
-	file := c.String("detector", "", "trained `DETECTOR` to use for its scores, instead of training")
-	load := addPublicKeyFlag(c.FlagSet)
+	c.StringArrayVar(&e.heads.options.Features, "train", nil, "`FEATURES` to train on (repeat for several)")
+	c.StringVar(&e.opts.ID, "id", "", "`FEATURES` of in-distribution test images")
+	e.sets = AddSetFlags(c)
+	c.StringVar(&e.file, "detector", "", "trained `DETECTOR` to use for its scores, instead of training")
+	c.means("detector", "Detector")
+	e.load = addPublicKeyFlag(c.FlagSet)
 	c.rare("public-key")
 	c.section("what is compared")
-	methods := c.String("methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
-	network := ""
-	Choice(c.FlagSet, &network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
-	layers := c.Int("mlp-layers", head.DefaultLayers, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
-	leaderboard := c.String("leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
+	c.StringVar(&e.methods, "methods", "all", "`METHODS` with commas between them; all leaves out what cannot be fitted")
+	c.means("methods", "Methods")
+	Choice(c.FlagSet, &e.network, "head", "linear", "linear|mlp|backbone|mlrbfn", "whose logits post-hoc scores read; the backbone's are logits.npy of the sets")
+	c.means("head", "Head")
+	c.IntVar(&e.layers, "mlp-layers", head.DefaultLayers, "linear layers of --head mlp, 1 to 4, with ReLU between them; 1: the paper's linear head")
+	c.StringVar(&e.leaderboard, "leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, pipeline.EvaluateSeeds()...)
+	e.heads.add(pipeline.EvaluateSeeds())
 	c.rare(rareHeadFlags...)
 	c.rare("preset", "balance", "conditioning", "group-by")
 	c.section("output")
-	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
-	c.IntVar(&opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
-	c.StringVar(&opts.Against, "against", "", "folder `REPORT` of an earlier evaluation on the same images, to compare with")
-	c.StringArrayVar(&opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
+	c.StringVar(&e.opts.Out, "out", "", "folder `REPORT` to write to")
+	c.IntVar(&e.opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
+	c.StringVar(&e.opts.Against, "against", "", "folder `REPORT` of an earlier evaluation on the same images, to compare with")
+	c.StringArrayVar(&e.opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
+	c.means("images", "Images", "Sources", "Roots")
 	c.rare("images")
-	quiet := c.Bool("quiet", false, "show no progress")
+	c.BoolVar(&e.quiet, "quiet", false, "show no progress")
 	c.section("running")
-	c.Var((*Bytes)(&opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
+	c.Var((*Bytes)(&e.opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
 	c.addCacheFlag()
-	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
+	c.BoolVar(&e.verify, "verify", false, "first compare the feature sets with their checksums")
 	c.rare("verify")
-	c.run = func(ctx context.Context, s Streams) error {
-		var err error
-		if opts.OOD, err = sets.Sets(); err != nil {
-			return err
+	c.run = e.run
+	return c.done()
+}
+
+// check reads and checks the flags.
+func (e *evaluating) check() (err error) {
+	if e.opts.OOD, err = e.sets.Sets(); err != nil {
+		return err
+	}
+	e.assessAlone = e.file != "" && (len(e.opts.OOD) == 0 || len(e.heads.options.Features) == 0 && e.opts.Out == "")
+	need := []string{"train", "id", "out"}
+	if e.assessAlone {
+		need = []string{"id"}
+	}
+	if err := errors.Join(needed(e.FlagSet, need), e.noArgs()); err != nil {
+		return err
+	}
+	if len(e.opts.OOD) == 0 && e.file == "" {
+		return Usagef("name at least one set of OOD images with --near or --far, or a --detector to judge the test images by")
+	}
+	switch {
+	case e.network != "mlp" && e.Changed("mlp-layers"):
+		return Usagef("--mlp-layers goes with --head mlp")
+	case e.network == "mlp" && (e.layers < 1 || e.layers > 4):
+		return Usagef("--mlp-layers %d: it is 1 to 4", e.layers)
+	case e.network == "mlp":
+		e.opts.Softmax = &head.MLPConfig{Layers: e.layers}
+	case e.network != "linear":
+		e.opts.Head = e.network
+	}
+	if e.methods != "all" {
+		e.opts.Methods = pipeline.SplitScores(e.methods)
+	}
+	if !e.assessAlone {
+		if err := e.opts.Check(); err != nil {
+			return e.usage(err)
 		}
-		assessOnly := *file != "" && (len(opts.OOD) == 0 || len(*train) == 0 && opts.Out == "")
-		need := []string{"train", "id", "out"}
-		if assessOnly {
-			need = []string{"id"}
-		}
-		if err := errors.Join(needed(c.FlagSet, need), c.noArgs()); err != nil {
-			return err
-		}
-		if len(opts.OOD) == 0 && *file == "" {
-			return Usagef("name at least one set of OOD images with --near or --far, or a --detector to judge the test images by")
-		}
-		switch network {
-		case "mlp":
-			if *layers < 1 || *layers > 4 {
-				return Usagef("--mlp-layers %d: it is 1 to 4", *layers)
-			}
-			opts.Softmax = &head.MLPConfig{Layers: *layers}
-		default:
-			if c.Changed("mlp-layers") {
-				return Usagef("--mlp-layers goes with --head mlp")
-			}
-			if network != "linear" {
-				opts.Head = network
-			}
-		}
-		if *methods != "all" {
-			opts.Methods = pipeline.SplitScores(*methods)
-		}
-		if !assessOnly {
-			if err := opts.Check(); err != nil {
-				return c.usage(err)
-			}
-		}
-		if opts.Train, err = heads.Options(); err != nil {
-			return err
-		}
-		if opts.Bootstrap < 0 {
-			return Usagef("--bootstrap %d: it is a number of resamples", opts.Bootstrap)
-		}
-		if opts.Bootstrap == 0 {
-			opts.Bootstrap = -1
-		}
-		if opts.Train.Features = *train; c.Changed("memory") {
-			opts.Train.Memory = opts.Memory
-		}
-		if *verify {
-			all := append(slices.Clone(*train), opts.ID)
-			for _, set := range opts.OOD {
-				all = append(all, set.Features)
-			}
-			if v := opts.Train.Validation.Features; v != "" {
-				all = append(all, v)
-			}
-			if err := pipeline.Verify(ctx, all...); err != nil {
-				return err
-			}
-		}
-		if *file != "" {
-			if opts.Detector, err = load(*file); err != nil {
-				return err
-			}
-		}
-		if assessOnly {
-			return assess(ctx, opts, s)
-		}
-		if *leaderboard != "" {
-			board, err := report.ReadLeaderboard(*leaderboard)
-			if err != nil {
-				return err
-			}
-			opts.Published = report.Benchmarks(nil, board)
-		}
-		opts.Commands = []string{c.line()}
-		opts.Facts = []report.Fact{
-			{Name: "version", Value: Version()},
-			{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
-		}
-		progress := NewProgress(s.Err, "", *quiet)
-		opts.Progress = progress.Phase
-		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", c.adviseText(text)) }
-		opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
-		var reliability *pipeline.Reliability
-		opts.Reliable = func(r pipeline.Reliability) { reliability = &r }
-		results, err := pipeline.Evaluate(ctx, opts)
-		progress.Close()
+	}
+	if e.opts.Train, err = e.heads.Options(); err != nil {
+		return err
+	}
+	if e.opts.Bootstrap < 0 {
+		return Usagef("--bootstrap %d: it is a number of resamples", e.opts.Bootstrap)
+	}
+	if e.opts.Bootstrap == 0 {
+		e.opts.Bootstrap = -1
+	}
+	if e.Changed("memory") {
+		e.opts.Train.Memory = e.opts.Memory
+	}
+	return nil
+}
+
+// verifySets compares the feature sets with their checksums.
+func (e *evaluating) verifySets(ctx context.Context) error {
+	all := append(slices.Clone(e.opts.Train.Features), e.opts.ID)
+	for _, set := range e.opts.OOD {
+		all = append(all, set.Features)
+	}
+	if v := e.opts.Train.Validation.Features; v != "" {
+		all = append(all, v)
+	}
+	return pipeline.Verify(ctx, all...)
+}
+
+func (e *evaluating) run(ctx context.Context, s Streams) error {
+	err := e.check()
+	if err == nil && e.verify {
+		err = e.verifySets(ctx)
+	}
+	if err == nil && e.file != "" {
+		e.opts.Detector, err = e.load(e.file)
+	}
+	if err == nil && !e.assessAlone {
+		err = e.compare(ctx, s)
+	}
+	if err != nil || e.opts.Detector == nil {
+		return err
+	}
+	return assess(ctx, e.opts, s)
+}
+
+// compare evaluates the methods and prints what was found.
+func (e *evaluating) compare(ctx context.Context, s Streams) error {
+	opts := e.opts
+	if e.leaderboard != "" {
+		board, err := report.ReadLeaderboard(e.leaderboard)
 		if err != nil {
 			return err
 		}
-		if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil {
-			return err
-		}
-		if reliability != nil {
-			if err := printReliability(ForPeople(s.Out), *reliability); err != nil {
-				return err
-			}
-		}
-		if opts.Detector == nil {
-			return nil
-		}
-		return assess(ctx, opts, s)
+		opts.Published = report.Benchmarks(nil, board)
 	}
-	return c.done()
+	opts.Commands = []string{e.line()}
+	opts.Facts = []report.Fact{
+		{Name: "version", Value: Version()},
+		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+	}
+	progress := NewProgress(s.Err, "", e.quiet)
+	opts.Progress = progress.Phase
+	opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", e.adviseText(text)) }
+	opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
+	var reliability *pipeline.Reliability
+	opts.Reliable = func(r pipeline.Reliability) { reliability = &r }
+	results, err := pipeline.Evaluate(ctx, opts)
+	progress.Close()
+	if err != nil {
+		return err
+	}
+	if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil {
+		return err
+	}
+	if reliability != nil {
+		return printReliability(ForPeople(s.Out), *reliability)
+	}
+	return nil
 }
 
 // printLeaks prints which images are in two sets.

@@ -18,10 +18,13 @@ func newExport() *command {
 
 The file's metadata properties mlrbfn.* say what the inputs, outputs and classes are.`)
 	var opts pipeline.ExportOptions
+	c.sets(&opts)
 	c.section("input")
 	file := c.String("detector", "", "file `DETECTOR` that train wrote")
+	c.means("detector", "Detector")
 	load := addPublicKeyFlag(c.FlagSet)
 	alarms := c.Float64("max-false-alarms", 0, "another `SHARE` of in-distribution images that may be flagged (default: that of the detector)")
+	c.means("max-false-alarms", "TargetTPR", "MaxFalseAlarms")
 	c.section("model")
 	c.BoolVar(&opts.WithBackbone, "with-backbone", false, "put the backbone before the head, in one file")
 	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)

@@ -20,22 +20,40 @@ import (
 
 var _ = declare("extract", 10, newExtract)
 
-func newExtract() *command {
+// extracting is the command extract.
+type extracting struct {
+	*command
+	opts          pipeline.ExtractOptions
+	images        []string
+	size, shard   string
+	exif          string
+	checking      *checkFlags
+	running       *RunFlags
+	asJSON, quiet bool
+}
+
+func newExtract() *command { return newExtracting().command }
+
+func newExtracting() *extracting {
 	c := newCommand("extract", "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
 		`Runs each image of a folder through an ONNX model once and writes the features. In DIR/class/…/image the folders are the labels; images directly in DIR have none.
 
 Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and --parts write one set of n parts, which all commands read as they read others. Without --parts each writes a set of its own, and mlrbfn merge makes one of them.`)
 	c.readsURLs = []string{"images"}
 	c.writesURL = "out"
-	var opts pipeline.ExtractOptions
+	e := &extracting{command: c}
+	opts := &e.opts
+	c.sets(opts)
 	c.section("input")
-	inputs := c.StringArray("images", nil, "`DIR` of images; a tar, Parquet file, idx file or list of paths or URLs; or any of these as s3://, gs:// or https:// (repeat; {000..099} and * stand for several)")
+	c.StringArrayVar(&e.images, "images", nil, "`DIR` of images; a tar, Parquet file, idx file or list of paths or URLs; or any of these as s3://, gs:// or https:// (repeat; {000..099} and * stand for several)")
+	c.means("images", "Images", "Sources")
 	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
 	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
-	exif := ""
-	Choice(c.FlagSet, &exif, "exif", "ignore", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
-	shard := c.String("shard", "", "only the part `i/n` of the images, i from 1 to n")
+	Choice(c.FlagSet, &e.exif, "exif", "ignore", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
+	c.means("exif", "ApplyEXIF")
+	c.StringVar(&e.shard, "shard", "", "only the part `i/n` of the images, i from 1 to n")
+	c.means("shard", "Shard")
 	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
 	c.BoolVar(&opts.Speculate, "speculate", false, "with --parts: another run may be at work on the same part; the first to finish counts")
 	c.rare("names", "list", "class", "parts", "speculate")
@@ -44,7 +62,8 @@ Running it again processes only images that are new or whose size or modificatio
 	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
 	Choice(c.FlagSet, &opts.Backbone.Pool, "pool", "", "cls|mean", "one vector of last_hidden_state (default: cls, or mean without class token)")
 	c.section("model pixels: (x/255 − mean)/std")
-	size := c.String("size", "", "resize to `N|WxH` (default: all images must have the same size)")
+	c.StringVar(&e.size, "size", "", "resize to `N|WxH` (default: all images must have the same size)")
+	c.means("size", "Width")
 	Choice(c.FlagSet, &opts.Pixels.Channels, "channels", "", "grey|rgb", "(default: grey for idx files, else rgb)")
 	c.Float64SliceVar(&opts.Pixels.Mean, "mean", []float64{0}, "mean to subtract, `X` or one per channel as X,X,X")
 	c.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "standard deviation to divide by, `X` or one per channel")
@@ -52,80 +71,87 @@ Running it again processes only images that are new or whose size or modificatio
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write, with --parts also in a bucket")
 	c.StringVar(&opts.Cache, "cache", "", "`DIR` in which a part is made before it is sent to a bucket")
+	c.means("cache", "Cache", "Copies")
 	Choice(c.FlagSet, &opts.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
 	c.BoolVar(&opts.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&opts.Verify, "verify", false, "find changed images by reading them, not by size and time")
 	c.BoolVar(&opts.Force, "force", false, "replace a set of another model, folder or shard, or a damaged one")
-	asJSON := c.Bool("json", false, "print the result as one JSON object")
-	quiet := c.Bool("quiet", false, "show no progress")
+	c.BoolVar(&e.asJSON, "json", false, "print the result as one JSON object")
+	c.BoolVar(&e.quiet, "quiet", false, "show no progress")
+	c.programOnly("images", "parts", "speculate", "model", "out", "cache", "dtype", "parquet", "json", "quiet")
 	c.section("check")
-	check := addCheckFlags(c)
+	e.checking = addCheckFlags(c)
 	c.rare("cache", "verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
-	running := AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	e.running = AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
 	c.required = []string{"model"}
-	c.run = func(ctx context.Context, s Streams) error {
-		pixels := opts.Model == extractor.PixelsName
-		if err := check.validate(c.Changed, pixels); err != nil {
-			return err
-		}
-		if images.Wanted(*inputs...) {
-			opts.Sources = *inputs
-		} else if len(*inputs) > 0 {
-			opts.Images = (*inputs)[0]
-		}
-		if check.on && len(opts.Sources) > 0 {
-			return Usagef("--check looks at the images of one folder on the disk")
-		}
-		if opts.List != "" && len(opts.Sources) > 0 {
-			return Usagef("--list goes with one folder on the disk")
-		}
-		if !check.on && (opts.Images == "" && len(opts.Sources) == 0 || opts.Out == "") {
-			return Usagef("--images and --out are needed")
-		}
-		if err := c.noArgs(); err != nil {
-			return err
-		}
-		if opts.Names != "" && opts.List == "" {
-			return Usagef("--names goes with --list")
-		}
-		if err := checkModelFlags(c.Changed, pixels); err != nil {
-			return err
-		}
-		if err := setSize(&opts.Pixels, *size); err != nil {
-			return err
-		}
-		opts.Advise = c.advise
-		opts.Backbone.ApplyEXIF, opts.Pixels.ApplyEXIF = exif == "apply", exif == "apply"
-		if c.Changed("shard") {
-			var err error
-			if opts.Shard, err = features.ParseShard(*shard); err != nil {
-				return Usagef("--shard: %w", err)
-			}
-		}
-		if opts.DType == "float32" {
-			opts.DType = ""
-		}
-		if opts.Speculate && !opts.Parts {
-			return Usagef("--speculate goes with --parts")
-		}
-		if opts.Parts && opts.Shard.Count == 0 {
-			return Usagef("--parts goes with --shard")
-		}
-		if err := running.Check(); err != nil {
-			return err
-		}
-		if err := running.LoadRuntime(); err != nil {
-			return err
-		}
-		opts.Backbone.Drifted = c.warnDrift(s)
-		if check.on {
-			return runCheck(ctx, opts, check, *asJSON, s)
-		}
-		return runExtract(ctx, opts, *asJSON, *quiet, s)
+	c.run = e.run
+	c.done()
+	return e
+}
+
+// check checks the flags that say how to extract, and loads onnxruntime.
+func (e *extracting) check() (err error) {
+	opts := &e.opts
+	if opts.Names != "" && opts.List == "" {
+		return Usagef("--names goes with --list")
 	}
-	return c.done()
+	if err := setSize(&opts.Pixels, e.size); err != nil {
+		return err
+	}
+	opts.Backbone.ApplyEXIF, opts.Pixels.ApplyEXIF = e.exif == "apply", e.exif == "apply"
+	if e.Changed("shard") {
+		if opts.Shard, err = features.ParseShard(e.shard); err != nil {
+			return Usagef("--shard: %w", err)
+		}
+	}
+	if opts.DType == "float32" {
+		opts.DType = ""
+	}
+	if err := e.running.Check(); err != nil {
+		return err
+	}
+	return e.running.LoadRuntime()
+}
+
+func (e *extracting) run(ctx context.Context, s Streams) error {
+	opts := &e.opts
+	pixels := opts.Model == extractor.PixelsName
+	if err := e.checking.validate(e.Changed, pixels); err != nil {
+		return err
+	}
+	if images.Wanted(e.images...) {
+		opts.Sources = e.images
+	} else if len(e.images) > 0 {
+		opts.Images = e.images[0]
+	}
+	switch {
+	case e.checking.on && len(opts.Sources) > 0:
+		return Usagef("--check looks at the images of one folder on the disk")
+	case opts.List != "" && len(opts.Sources) > 0:
+		return Usagef("--list goes with one folder on the disk")
+	case !e.checking.on && (opts.Images == "" && len(opts.Sources) == 0 || opts.Out == ""):
+		return Usagef("--images and --out are needed")
+	}
+	if err := errors.Join(e.noArgs(), checkModelFlags(e.Changed, pixels)); err != nil {
+		return err
+	}
+	if opts.Speculate && !opts.Parts {
+		return Usagef("--speculate goes with --parts")
+	}
+	if opts.Parts && !e.Changed("shard") {
+		return Usagef("--parts goes with --shard")
+	}
+	if err := e.check(); err != nil {
+		return err
+	}
+	opts.Advise = e.advise
+	opts.Backbone.Drifted = e.warnDrift(s)
+	if e.checking.on {
+		return e.runCheck(ctx, s)
+	}
+	return runExtract(ctx, *opts, e.asJSON, e.quiet, s)
 }
 
 // runExtract extracts features and prints the result.
@@ -154,31 +180,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 		return err
 	}
 	if asJSON {
-		err = writeJSON(s.Out, struct {
-			Out     string `json:"out"`
-			N       int    `json:"n"`
-			D       int    `json:"d"`
-			New     int    `json:"new"`
-			Reused  int    `json:"reused"`
-			Failed  int    `json:"failed"`
-			Skipped int    `json:"skipped"`
-			Hidden  int    `json:"hidden"`
-
-			Oriented int `json:"oriented"`
-			Enlarged int `json:"enlarged"`
-
-			Unfinished string `json:"unfinished,omitempty"`
-
-			// Waited is in seconds.
-			Waited float64 `json:"waited,omitempty"`
-
-			Quantised bool               `json:"quantised"`
-			Machines  []features.Machine `json:"machines,omitempty"`
-
-			Classes []pipeline.ClassCount `json:"classes"`
-			Empty   []string              `json:"empty,omitempty"`
-			Plan    *extractor.Plan       `json:"plan,omitempty"`
-		}{opts.Out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, text(result.Unfinished), result.Waited.Seconds(), result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
+		err = printExtraction(s.Out, opts.Out, result, plan)
 	} else {
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
 			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
@@ -215,6 +217,35 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
 	}
 	return nil
+}
+
+// printExtraction prints the result of extract --json.
+func printExtraction(w io.Writer, out string, result *pipeline.ExtractResult, plan *extractor.Plan) error {
+	return writeJSON(w, struct {
+		Out     string `json:"out"`
+		N       int    `json:"n"`
+		D       int    `json:"d"`
+		New     int    `json:"new"`
+		Reused  int    `json:"reused"`
+		Failed  int    `json:"failed"`
+		Skipped int    `json:"skipped"`
+		Hidden  int    `json:"hidden"`
+
+		Oriented int `json:"oriented"`
+		Enlarged int `json:"enlarged"`
+
+		Unfinished string `json:"unfinished,omitempty"`
+
+		// Waited is in seconds.
+		Waited float64 `json:"waited,omitempty"`
+
+		Quantised bool               `json:"quantised"`
+		Machines  []features.Machine `json:"machines,omitempty"`
+
+		Classes []pipeline.ClassCount `json:"classes"`
+		Empty   []string              `json:"empty,omitempty"`
+		Plan    *extractor.Plan       `json:"plan,omitempty"`
+	}{out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, text(result.Unfinished), result.Waited.Seconds(), result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
 }
 
 // partOf names the folder of a part to people.

@@ -16,13 +16,13 @@ import (
 
 // HeadFlags are the flags of programs that train heads.
 type HeadFlags struct {
-	flags                            *pflag.FlagSet
-	options                          pipeline.TrainOptions
-	shape                            head.Settings
-	val, depression, balance, preset string
-	network, schedule, conditioning  string
-	paper                            bool
-	seeds                            Seeds
+	flags               *pflag.FlagSet
+	options             pipeline.TrainOptions // with what the flags say that hold its fields
+	shape               head.Settings
+	depression, balance string
+	preset, network     string
+	conditioning        string
+	paper               bool
 }
 
 // flagValues returns the settings of a network as values of flags; zero fields
@@ -54,16 +54,25 @@ func paperValues(preset string) (map[string]string, error) {
 
 // AddHeadFlags adds the flags; seeds are the default ones.
 func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
-	h := &HeadFlags{flags: f, seeds: seeds}
-	o := &h.options
+	h := &HeadFlags{flags: f}
+	h.add(seeds)
+	return h
+}
+
+func (h *HeadFlags) add(seeds []uint64) {
+	f, o := h.flags, &h.options
+	o.Seeds = seeds
 	f.BoolVar(&h.paper, "paper", false, "the paper's head and settings; other flags still apply")
 	Choice(f, &h.preset, "preset", "", strings.Join(slices.Sorted(maps.Keys(head.PaperPresets)), "|"), "the paper's settings for a data set; other flags still apply")
 	Choice(f, &h.network, "network", "", "residual|paper", "kind of head")
 	also(f, "network", "open", "residual")
-	f.StringVar(&h.val, "val", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to validate on; 0: none")
+	annotate(f.Lookup("preset"), ofFields, "PaperPresets")
+	annotate(f.Lookup("network"), ofFields, "Head")
+	addShare(f, &o.Validation, false, "val", "`SHARE` of the training images, or feature set, to validate on; 0: none")
 	f.StringVar(&o.GroupBy, "group-by", "", "images whose paths match regular expression `PATTERN` alike stay together")
 	f.StringVar(&h.conditioning, "conditioning", "", "`KIND` of conditioning of the features: auto|none|l2|standardise|pca|whiten, or l2+ one of the last three")
 	annotate(f.Lookup("conditioning"), offered, "auto", "none", "l2", "standardise", "pca", "whiten", "l2+standardise", "l2+pca", "l2+whiten")
+	annotate(f.Lookup("conditioning"), ofFields, "Conditioning")
 	f.Float64Var(&o.Conditioning.Shrinkage, "shrinkage", 0, "shrinkage of whitening; 0: the one that fits the validation images")
 	f.IntVar(&o.Conditioning.Dims, "pca-dims", 0, "principal axes that pca leaves; 0: all")
 	f.IntVar(&h.shape.Layers, "layers", 0, "RBF layers")
@@ -75,15 +84,17 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 	f.IntVar(&o.Train.Epochs, "epochs", 0, "passes over the training images (residual, unless given: at most 30,000 steps)")
 	f.IntVar(&o.Train.Batch, "batch", 0, "images per training step; the first batch also initialises the paper's network")
 	f.Float64Var(&o.Train.LR, "lr", 0, "learning rate of Adam")
-	Choice(f, &h.schedule, "schedule", "", "cosine|plateau", "how the learning rate falls")
+	Choice(f, (*string)(&o.Train.Schedule), "schedule", "", "cosine|plateau", "how the learning rate falls")
 	f.IntVar(&o.Train.Patience, "patience", 0, "epochs without improvement before plateau halves the learning rate")
 	Choice(f, &h.balance, "balance", "none", "none|sample", "an epoch has each image once, or each class equally often")
+	annotate(f.Lookup("balance"), ofFields, "Balance")
 	usage := "train one head per seed"
-	if h.seeds.String() == "0" { // which is taken for no default
+	given := (*Seeds)(&o.Seeds)
+	if given.String() == "0" { // which is taken for no default
 		usage += " (default 0)"
 	}
-	f.Var(&h.seeds, "seeds", usage)
-	f.Var(&h.seeds, "seed", "")
+	f.Var(given, "seeds", usage)
+	f.Var(given, "seed", "")
 	f.Lookup("seed").Hidden = true
 	ours, err := flagValues("residual", head.Residual{}, head.TrainOptions{})
 	papers, paperErr := paperValues("")
@@ -96,7 +107,6 @@ func AddHeadFlags(f *pflag.FlagSet, seeds ...uint64) *HeadFlags {
 			f.Lookup(name).Usage += " (paper: " + value + ")"
 		}
 	}
-	return h
 }
 
 // rareHeadFlags are those of AddHeadFlags that few need.
@@ -149,86 +159,75 @@ func (h *HeadFlags) Options() (pipeline.TrainOptions, error) {
 		}
 	}
 	o := h.options
-	o.Train.Schedule = head.Schedule(h.schedule)
-	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
-	if h.conditioning == "l2" {
-		kind, l2 = "none", true
-	}
-	if kind == "" {
-		return o, Usagef("--conditioning %q: nothing follows l2+", h.conditioning)
-	}
-	o.Conditioning.Kind, o.Conditioning.L2 = head.ConditioningKind(kind), l2
-	if _, err := o.Conditioning.WithDefaults(); err != nil {
-		return o, Usagef("--conditioning: %w", err)
-	}
-	switch whitens := o.Conditioning.Kind == head.Whiten || o.Conditioning.Kind == head.Auto; {
-	case o.Conditioning.Shrinkage != 0 && !whitens:
-		return o, Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
-	case o.Conditioning.Dims != 0 && o.Conditioning.Kind != head.PCA:
-		return o, Usagef("--pca-dims goes with --conditioning pca, not with %s", h.conditioning)
+	if err := h.condition(&o.Conditioning); err != nil {
+		return o, err
 	}
 	o.Train.Balance = h.balance == "sample"
 	if h.flags.Changed("epochs") {
 		o.Train.MostSteps = -1
 	}
+	var err error
+	if o.Head, err = h.head(o.Train); err != nil {
+		return o, err
+	}
+	if _, err := o.Train.WithDefaults(); err != nil {
+		return o, Usagef("%w", err)
+	}
+	return o, nil
+}
+
+// condition sets what --conditioning says.
+func (h *HeadFlags) condition(o *head.ConditioningOptions) error {
+	kind, l2 := strings.CutPrefix(h.conditioning, "l2+")
+	if h.conditioning == "l2" {
+		kind, l2 = "none", true
+	}
+	if kind == "" {
+		return Usagef("--conditioning %q: nothing follows l2+", h.conditioning)
+	}
+	o.Kind, o.L2 = head.ConditioningKind(kind), l2
+	if _, err := o.WithDefaults(); err != nil {
+		return Usagef("--conditioning: %w", err)
+	}
+	switch whitens := o.Kind == head.Whiten || o.Kind == head.Auto; {
+	case o.Shrinkage != 0 && !whitens:
+		return Usagef("--shrinkage: --conditioning %s does not whiten", h.conditioning)
+	case o.Dims != 0 && o.Kind != head.PCA:
+		return Usagef("--pca-dims goes with --conditioning pca, not with %s", h.conditioning)
+	}
+	return nil
+}
+
+// head returns the network that the flags describe.
+func (h *HeadFlags) head(o head.TrainOptions) (head.Config, error) {
 	// A zero would mean the default further on, not what was asked for.
 	for _, flag := range []struct {
 		name  string
 		value float64
 	}{
 		{"layers", float64(h.shape.Layers)}, {"centroids", float64(h.shape.Centroids)}, {"norm", h.shape.Norm}, {"recovery", h.shape.Recovery},
-		{"epochs", float64(o.Train.Epochs)}, {"batch", float64(o.Train.Batch)}, {"lr", o.Train.LR}, {"patience", float64(o.Train.Patience)},
+		{"epochs", float64(o.Epochs)}, {"batch", float64(o.Batch)}, {"lr", o.LR}, {"patience", float64(o.Patience)},
 	} {
 		if !(flag.value > 0) {
-			return o, Usagef("--%s %g: it must be positive", flag.name, flag.value)
+			return nil, Usagef("--%s %g: it must be positive", flag.name, flag.value)
 		}
 	}
+	var c head.Config
 	switch shape := h.shape; {
 	case h.network == "paper":
-		o.Head = head.Paper{
+		c = head.Paper{
 			Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
 			Norm: shape.Norm, Recovery: shape.Recovery, NoDepression: h.depression == "none",
 		}
 	case shape.Norm != 2:
-		return o, Usagef("--norm %g: only --network paper has other norms than 2", shape.Norm)
+		return nil, Usagef("--norm %g: only --network paper has other norms than 2", shape.Norm)
 	case h.depression == "none":
-		return o, Usagef("--depression none: only --network paper can do without it")
+		return nil, Usagef("--depression none: only --network paper can do without it")
 	default:
-		o.Head = head.Residual{Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection, Recovery: shape.Recovery}
+		c = head.Residual{Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection, Recovery: shape.Recovery}
 	}
-	if _, err := o.Head.WithDefaults(); err != nil {
-		return o, Usagef("%w", err)
+	if _, err := c.WithDefaults(); err != nil {
+		return nil, Usagef("%w", err)
 	}
-	if _, err := o.Train.WithDefaults(); err != nil {
-		return o, Usagef("%w", err)
-	}
-	var err error
-	if o.Validation, err = Share("val", h.val); err != nil {
-		return o, err
-	}
-	o.Seeds = h.seeds
-	return o, nil
-}
-
-// Share reads the value of the flag name: a share of the training images, or
-// a feature set.
-func Share(name, text string) (pipeline.Share, error) {
-	v, err := strconv.ParseFloat(text, 64)
-	switch {
-	case text == "":
-		return pipeline.Share{}, Usagef("--%s is empty", name)
-	case name == "calibration" && strings.HasPrefix(text, "cross:"):
-		folds, err := strconv.Atoi(strings.TrimPrefix(text, "cross:"))
-		if err != nil || folds < 2 {
-			return pipeline.Share{}, Usagef("--calibration %s: cross:K has K folds, at least 2", text)
-		}
-		return pipeline.Share{Folds: folds}, nil
-	case err != nil:
-		return pipeline.Share{Features: text}, nil
-	case v == 0:
-		return pipeline.Share{None: true}, nil
-	case !(v > 0 && v < 1):
-		return pipeline.Share{}, Usagef("--%s %s: a share lies between 0 and 1", name, strings.TrimSpace(text))
-	}
-	return pipeline.Share{Fraction: v}, nil
+	return c, nil
 }

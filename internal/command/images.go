@@ -49,7 +49,9 @@ var rareRunFlags = []string{"batch", "threads", "provider", "open-timeout", "run
 
 // AddLibraryFlag adds the flag that names the onnxruntime library.
 func AddLibraryFlag(f *pflag.FlagSet) *string {
-	return f.String("onnxruntime", "", "onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, or one that is found)")
+	library := f.String("onnxruntime", "", "onnxruntime library `FILE` (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, or one that is found)")
+	annotate(f.Lookup("onnxruntime"), ofFields, "Runtime")
+	return library
 }
 
 // Check checks the flags, after Parse.

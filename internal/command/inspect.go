@@ -20,6 +20,7 @@ func newInspect() *command {
 		`Finds what is wrong with the images behind feature sets: labels that seem wrong, images that occur twice, images that the test set has as well, images that are far from every class, and odd files. Writes REPORT/report.html to look at and REPORT/issues.csv to act on: delete the lines that you disagree with, then train with --exclude issues.csv, or with --relabel issues.csv. No image is changed.`)
 	c.readsURLs = []string{"features", "test"}
 	opts := pipeline.InspectOptions{}
+	c.sets(&opts)
 	c.section("input")
 	c.StringArrayVar(&opts.Features, "features", nil, "`FEATURES` to inspect (repeat for several)")
 	c.StringArrayVar(&opts.Test, "test", nil, "`FEATURES` of test images that should not show the same (repeat)")
@@ -27,6 +28,7 @@ func newInspect() *command {
 	c.BoolVar(&opts.NoImages, "no-images", false, "look at features alone, which is faster and finds fewer copies")
 	c.section("output")
 	out := c.String("out", "", "folder `REPORT` to write to")
+	c.means("out", "Out")
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")

@@ -199,7 +199,7 @@ func TestParts(t *testing.T) {
 			}
 			said[i] = append(said[i], out)
 		}
-		call(t, 0, training("--features", set, "--out", file, "--verify", "--epochs", "3", "--layers", "2", "--centroids", "5", "--projection", "5", "--calibration", "0.3", "--memory", "64KiB")...)
+		call(t, 0, shortTraining("--features", set, "--out", file, "--verify", "--epochs", "3", "--layers", "2", "--centroids", "5", "--projection", "5", "--calibration", "0.3", "--memory", "64KiB")...)
 		run(0, "detect", "--detector", file, "--json", "--explain", filepath.Join(w.images, "disc"))
 		run(0, "detect", "--detector", file, "--json", "--explain", "--features", set, filepath.Join(w.images, "square"))
 		run(0, "evaluate", "--detector", file, "--id", set, "--far", "same="+set, "--methods", "knn,mds", "--train", set, "--out", filepath.Join(dir, "report"), "--bootstrap", "0")

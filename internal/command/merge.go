@@ -18,8 +18,11 @@ func newMerge() *command {
 	c.readsURLs = []string{""}
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
+	c.means("out", "Out")
 	force := c.Bool("force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
+	c.means("force", "Force")
 	var backbone extractor.ModelOptions
+	c.sets(&backbone)
 	addDriftFlag(c.FlagSet, &backbone)
 	c.addCacheFlag()
 	asJSON := c.Bool("json", false, "print the result as one JSON object")

@@ -185,7 +185,10 @@ func flagError(f *pflag.FlagSet, err error) error {
 			"int": "a whole number", "int64": "a whole number", "uint64": "a whole number from 0 on", "float64": "a number",
 			"float64Slice": "numbers with commas between them", "duration": "a time such as 30s or 5m", "bool": "true or false",
 		}[flag.Value.Type()]
-		if what == "" {
+		switch {
+		case e.GetValue() == "":
+			return Usagef("--%s is empty", flag.Name)
+		case what == "":
 			return Usagef("--%s %s: %w", flag.Name, e.GetValue(), e.Unwrap())
 		}
 		return Usagef("--%s %s: it is %s", flag.Name, e.GetValue(), what)

@@ -173,9 +173,9 @@ var (
 	theWorld  world
 )
 
-// training returns the command train with these arguments, and without what takes
+// shortTraining returns the command train with these arguments, and without what takes
 // long with 1,280 features.
-func training(args ...string) []string {
+func shortTraining(args ...string) []string {
 	return append([]string{"train", "--conditioning", "standardise", "--scores", pipeline.HeadScore}, args...)
 }
 
@@ -195,7 +195,7 @@ func newWorld(t *testing.T) world {
 		write(t, filepath.Join(w.images, "labels.csv"), "no image\n")
 		call(t, 0, "extract", "--model", model, "--images", w.images, "--out", w.features)
 		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", w.images, "--out", w.pixels)
-		call(t, 0, training("--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
+		call(t, 0, shortTraining("--features", w.features, "--out", w.detector, "--epochs", "30", "--layers", "2",
 			"--centroids", "10", "--projection", "10", "--calibration", "0.3", "--batch", "32", "--lr", "0.01")...)
 		theWorld = w
 	})

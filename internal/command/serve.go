@@ -22,56 +22,88 @@ import (
 
 var _ = declare("serve", 70, newServe)
 
+// serving is the command serve.
+type serving struct {
+	*command
+	opts                          serve.Options
+	keep                          store.ImagesOptions
+	running                       *RunFlags
+	load                          func(string) (*detector.Detector, error)
+	files, shadows, listen, watch []string
+	metrics, place, keepDir       string
+	format                        string
+	size                          float64
+	quiet                         bool
+}
+
 func newServe() *command {
 	c := newCommand("serve", "--detector DETECTOR [flags]", "Judge images that come over HTTP",
 		`Answers POST /v1/detect with a verdict on the image that is its body, and the requests of the Open Inference Protocol (/v2). The page is at /, the description at /openapi.json.
 
 The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves at once.`)
-	var opts serve.Options
+	v := &serving{command: c}
+	c.sets(&v.opts, &v.keep)
 	c.section("detectors")
-	files := c.StringArray("detector", nil, "file `[NAME=]DETECTOR` that train wrote (repeat for several; the first is the default)")
-	shadows := c.StringArray("shadow", nil, "`NAME=DETECTOR` that runs beside the detector NAME, to compare")
-	load := addPublicKeyFlag(c.FlagSet)
-	c.StringVar(&opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors (default: where it was at training)")
+	c.StringArrayVar(&v.files, "detector", nil, "file `[NAME=]DETECTOR` that train wrote (repeat for several; the first is the default)")
+	c.means("detector", "Detector", "Detectors")
+	c.StringArrayVar(&v.shadows, "shadow", nil, "`NAME=DETECTOR` that runs beside the detector NAME, to compare")
+	c.means("shadow", "Shadows")
+	v.load = addPublicKeyFlag(c.FlagSet)
+	c.StringVar(&v.opts.Detectors.Model, "model", "", "`DIR` of the backbone of all detectors (default: where it was at training)")
 	c.section("addresses")
-	listen := c.StringArray("listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
-	metrics := c.String("metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
-	c.StringVar(&opts.TokenFile, "token-file", "", "`FILE` with tokens, one a line, that requests need")
-	c.BoolVar(&opts.OpenToAll, "insecure-without-token", false, "let everybody in who reaches the address")
-	c.StringVar(&opts.CertFile, "tls-cert", "", "certificate `FILE`, read again when it changes")
-	c.StringVar(&opts.KeyFile, "tls-key", "", "key `FILE` of the certificate")
-	c.StringArrayVar(&opts.Hosts, "host", nil, "`NAME` that requests may call this service by, beside localhost")
+	c.StringArrayVar(&v.listen, "listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
+	c.StringVar(&v.metrics, "metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
+	c.StringVar(&v.opts.TokenFile, "token-file", "", "`FILE` with tokens, one a line, that requests need")
+	c.BoolVar(&v.opts.OpenToAll, "insecure-without-token", false, "let everybody in who reaches the address")
+	c.StringVar(&v.opts.CertFile, "tls-cert", "", "certificate `FILE`, read again when it changes")
+	c.StringVar(&v.opts.KeyFile, "tls-key", "", "key `FILE` of the certificate")
+	c.StringArrayVar(&v.opts.Hosts, "host", nil, "`NAME` that requests may call this service by, beside localhost")
 	c.section("memory")
-	place := c.String("store", "", "remember verdicts in `FILE|postgres://…` (SQLite or PostgreSQL)")
-	keep := store.ImagesOptions{}
-	kept := ""
-	Choice(c.FlagSet, &kept, "keep", "ood", "ood|all|none", "which images are kept beside the store")
-	keepDir := c.String("keep-dir", "", "`DIR` for them (default: the store's FILE with .images)")
-	size := c.Float64("keep-size", 10, "`GIB` of images that are kept, the newest")
-	c.DurationVar(&keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
-	c.IntVar(&opts.KeepFeatures, "keep-features", serve.DefaultKeepFeatures, "store the features of the newest `N` images, for learning (0: none; -1: all)")
-	c.StringVar(&opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
-	c.Float64Var(&opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
-	watch := c.StringArray("watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
-	c.DurationVar(&opts.FolderSettle, "watch-settle", images.WatchSettle, "a file of --watch is whole when it has not changed for `TIME`")
-	c.DurationVar(&opts.FolderEvery, "watch-every", images.WatchEvery, "look into the folders of --watch every `TIME`")
-	c.StringVar(&opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
-	c.StringVar(&opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
-	Choice(c.FlagSet, &opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")
-	c.DurationVar(&opts.WebhookTimeout, "webhook-timeout", 0, "give an attempt to tell --webhook up after `TIME` (default: 10s)")
+	c.StringVar(&v.place, "store", "", "remember verdicts in `FILE|postgres://…` (SQLite or PostgreSQL)")
+	c.means("store", "Store")
+	Choice(c.FlagSet, (*string)(&v.keep.Keep), "keep", "ood", "ood|all|none", "which images are kept beside the store")
+	c.StringVar(&v.keepDir, "keep-dir", "", "`DIR` for them (default: the store's FILE with .images)")
+	c.Float64Var(&v.size, "keep-size", 10, "`GIB` of images that are kept, the newest")
+	c.means("keep-size", "MaxBytes")
+	c.DurationVar(&v.keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
+	c.IntVar(&v.opts.KeepFeatures, "keep-features", serve.DefaultKeepFeatures, "store the features of the newest `N` images, for learning (0: none; -1: all)")
+	c.StringVar(&v.opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
+	c.Float64Var(&v.opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
+	c.StringArrayVar(&v.watch, "watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
+	c.means("watch", "Folders")
+	c.DurationVar(&v.opts.FolderSettle, "watch-settle", images.WatchSettle, "a file of --watch is whole when it has not changed for `TIME`")
+	c.means("watch-settle", "Settle")
+	c.DurationVar(&v.opts.FolderEvery, "watch-every", images.WatchEvery, "look into the folders of --watch every `TIME`")
+	c.StringVar(&v.opts.Webhook, "webhook", "", "tell `URL` of flagged images and of drift (CloudEvents; needs --store and --webhook-secret)")
+	c.StringVar(&v.opts.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what --webhook sends")
+	Choice(c.FlagSet, &v.opts.WebhookOn, "webhook-on", "ood", "ood|all|drift", "what --webhook is told: flagged verdicts and drift, all verdicts and drift, or drift alone")
+	c.DurationVar(&v.opts.WebhookTimeout, "webhook-timeout", 0, "give an attempt to tell --webhook up after `TIME` (default: 10s)")
+	v.addLimits()
+	c.section("log")
+	Choice(c.FlagSet, &v.format, "log", "text", "text|json", "form of the log on standard error")
+	c.BoolVar(&v.quiet, "quiet", false, "log no requests, only what is wrong or changes")
+	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
+		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
+	c.required = []string{"detector"}
+	c.run = v.run
+	return c.done()
+}
+
+func (v *serving) addLimits() {
+	c := v.command
 	c.section("limits")
-	c.IntVar(&opts.Running, "workers", 0, "images in work at once (default: one per core)")
-	c.IntVar(&opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
-	c.DurationVar(&opts.Timeout, "timeout", serve.DefaultTimeout, "refuse (503) what takes longer than `TIME`")
-	c.Int64Var(&opts.MaxBody, "max-body", serve.DefaultMaxBody, "`BYTES` of a request at most (413)")
-	c.IntVar(&opts.MaxImages, "max-images", 0, "images of a request at most (default: 64)")
-	c.IntVar(&opts.PerClient, "per-client", 0, "requests of one address at once (default: half of all; -1: no bound)")
-	c.IntVar(&opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
-	c.StringArrayVar(&opts.TrustedProxies, "trusted-proxy", nil, "`NETWORK` of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; unix for a Unix socket")
-	c.DurationVar(&opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
-	c.DurationVar(&opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
-	c.DurationVar(&opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
-	run, backbone := &opts.Detectors.Run, &opts.Detectors.Backbone
+	c.IntVar(&v.opts.Running, "workers", 0, "images in work at once (default: one per core)")
+	c.IntVar(&v.opts.Waiting, "waiting", serve.DefaultWaiting, "images that wait at most; more are refused (429)")
+	c.DurationVar(&v.opts.Timeout, "timeout", serve.DefaultTimeout, "refuse (503) what takes longer than `TIME`")
+	c.Int64Var(&v.opts.MaxBody, "max-body", serve.DefaultMaxBody, "`BYTES` of a request at most (413)")
+	c.IntVar(&v.opts.MaxImages, "max-images", 0, "images of a request at most (default: 64)")
+	c.IntVar(&v.opts.PerClient, "per-client", 0, "requests of one address at once (default: half of all; -1: no bound)")
+	c.IntVar(&v.opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
+	c.StringArrayVar(&v.opts.TrustedProxies, "trusted-proxy", nil, "`NETWORK` of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; unix for a Unix socket")
+	c.DurationVar(&v.opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
+	c.DurationVar(&v.opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
+	c.DurationVar(&v.opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
+	run, backbone := &v.opts.Detectors.Run, &v.opts.Detectors.Backbone
 	c.IntVar(&backbone.IntraOpThreads, "threads", 0, "threads of the model for each image (default: 1)")
 	c.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model: "+strings.Join(extractor.Devices(), "|"))
 	annotate(c.Lookup("device"), offered, extractor.Devices()...)
@@ -80,106 +112,115 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	c.Int64Var(&run.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
 	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
 	addDriftFlag(c.FlagSet, backbone)
-	images := &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
-	c.section("log")
-	format := ""
-	Choice(c.FlagSet, &format, "log", "text", "text|json", "form of the log on standard error")
-	quiet := c.Bool("quiet", false, "log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
-		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
-	c.required = []string{"detector"}
-	c.run = func(ctx context.Context, s Streams) (err error) {
-		if err := c.noArgs(); err != nil {
+	v.running = &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
+}
+
+// check reads the flags.
+func (v *serving) check(s Streams) error {
+	if err := v.noArgs(); err != nil {
+		return err
+	}
+	if err := v.running.Check(); err != nil {
+		return err
+	}
+	for _, list := range []struct {
+		flag string
+		args []string
+		to   *[]serve.Named
+	}{{"detector", v.files, &v.opts.Detectors.Detectors}, {"shadow", v.shadows, &v.opts.Detectors.Shadows}} {
+		for _, arg := range list.args {
+			named, err := namedDetector(arg)
+			if err != nil || list.flag == "shadow" && named.File == arg {
+				return Usagef("--%s %s: it is NAME=DETECTOR, and a name has letters, digits and . _ -", list.flag, arg)
+			}
+			*list.to = append(*list.to, named)
+		}
+	}
+	for _, arg := range v.watch {
+		v.opts.Folders = append(v.opts.Folders, watchedFolder(arg))
+	}
+	if v.place == "" && (v.Changed("keep") || v.Changed("keep-size") || v.Changed("keep-features") || v.Changed("learn-dir")) {
+		return Usagef("--keep goes with --store")
+	}
+	level := slog.LevelInfo
+	if v.quiet {
+		level = slog.LevelWarn
+	}
+	v.opts.Log = slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: level}))
+	if v.format == "json" {
+		v.opts.Log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: level}))
+	}
+	return nil
+}
+
+// openStore opens the memory of verdicts and the images that are kept beside it.
+func (v *serving) openStore(ctx context.Context) (err error) {
+	if v.opts.Store, err = store.Open(ctx, v.place, store.Options{}); err != nil {
+		return err
+	}
+	file := strings.TrimPrefix(v.place, "sqlite:")
+	if v.opts.LearnDir == "" && !store.IsPostgres(v.place) {
+		v.opts.LearnDir = file + ".learned"
+	}
+	v.keep.MaxBytes = int64(v.size * (1 << 30))
+	switch {
+	case v.keep.Keep == store.KeepNone:
+	case strings.Contains(v.place, "://") && v.keepDir == "":
+		return Usagef("--store %s…: name the folder of images by --keep-dir, or keep none by --keep none", "postgres://")
+	default:
+		v.opts.Images, err = store.OpenImages(cmp.Or(v.keepDir, file+".images"), v.keep)
+	}
+	return err
+}
+
+func (v *serving) run(ctx context.Context, s Streams) (err error) {
+	if err := v.check(s); err != nil {
+		return err
+	}
+	if err := v.running.LoadRuntime(); err != nil {
+		return err
+	}
+	v.opts.Version = version.Version
+	v.opts.Detectors.Load = v.load
+	v.opts.Detectors.Backbone.Drifted = func(text string) { v.opts.Log.Warn(text) }
+	defer func() {
+		if v.opts.Images != nil {
+			err = errors.Join(err, v.opts.Images.Close())
+		}
+		if v.opts.Store != nil {
+			err = errors.Join(err, v.opts.Store.Close())
+		}
+	}()
+	if v.place != "" {
+		if err := v.openStore(ctx); err != nil {
 			return err
 		}
-		if err := images.Check(); err != nil {
-			return err
-		}
-		for _, list := range []struct {
-			flag string
-			args []string
-			to   *[]serve.Named
-		}{{"detector", *files, &opts.Detectors.Detectors}, {"shadow", *shadows, &opts.Detectors.Shadows}} {
-			for _, arg := range list.args {
-				named, err := namedDetector(arg)
-				if err != nil || list.flag == "shadow" && named.File == arg {
-					return Usagef("--%s %s: it is NAME=DETECTOR, and a name has letters, digits and . _ -", list.flag, arg)
-				}
-				*list.to = append(*list.to, named)
-			}
-		}
-		for _, arg := range *watch {
-			opts.Folders = append(opts.Folders, watchedFolder(arg))
-		}
-		level := slog.LevelInfo
-		if *quiet {
-			level = slog.LevelWarn
-		}
-		opts.Log = slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: level}))
-		if format == "json" {
-			opts.Log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: level}))
-		}
-		opts.Version = version.Version
-		opts.Detectors.Load = func(file string) (*detector.Detector, error) { return load(file) }
-		if err := images.LoadRuntime(); err != nil {
-			return err
-		}
-		backbone.Drifted = func(text string) { opts.Log.Warn(text) }
-		if *place == "" && (c.Changed("keep") || c.Changed("keep-size") || c.Changed("keep-features") || c.Changed("learn-dir")) {
-			return Usagef("--keep goes with --store")
-		}
-		if *place != "" {
-			if opts.Store, err = store.Open(ctx, *place, store.Options{}); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, opts.Store.Close()) }()
-			if opts.LearnDir == "" && !store.IsPostgres(*place) {
-				opts.LearnDir = strings.TrimPrefix(*place, "sqlite:") + ".learned"
-			}
-			keep.Keep, keep.MaxBytes = store.Keep(kept), int64(*size*(1<<30))
-			dir := cmp.Or(*keepDir, strings.TrimPrefix(*place, "sqlite:")+".images")
-			switch {
-			case keep.Keep == store.KeepNone:
-			case strings.Contains(*place, "://") && *keepDir == "":
-				return Usagef("--store %s…: name the folder of images by --keep-dir, or keep none by --keep none", "postgres://")
-			default:
-				if opts.Images, err = store.OpenImages(dir, keep); err != nil {
-					return err
-				}
-				defer func() { err = errors.Join(err, opts.Images.Close()) }()
-			}
-		}
-		listeners, err := listenAll(*listen, c.Changed("listen"))
-		if err != nil {
-			return err
-		}
-		closeAll := func() {
-			for _, l := range listeners {
+	}
+	listeners, err := listenAll(v.listen, v.Changed("listen"))
+	if err != nil {
+		return err
+	}
+	var forMetrics net.Listener
+	if v.metrics != "" {
+		forMetrics, err = listenOn(v.metrics)
+	}
+	var server *serve.Server
+	if err == nil {
+		server, err = serve.New(ctx, v.opts)
+	}
+	if err != nil {
+		for _, l := range append(listeners, forMetrics) {
+			if l != nil {
 				l.Close()
 			}
 		}
-		var forMetrics net.Listener
-		if *metrics != "" {
-			if forMetrics, err = listenOn(*metrics); err != nil {
-				closeAll()
-				return err
-			}
-		}
-		server, err := serve.New(ctx, opts)
-		if err != nil {
-			closeAll()
-			if forMetrics != nil {
-				forMetrics.Close()
-			}
-			return err
-		}
-		defer server.Close()
-		if err := access.Notify("READY=1"); err != nil {
-			opts.Log.Warn("systemd could not be told", "error", err)
-		}
-		return server.Serve(ctx, listeners, forMetrics)
+		return err
 	}
-	return c.done()
+	defer server.Close()
+	if err := access.Notify("READY=1"); err != nil {
+		v.opts.Log.Warn("systemd could not be told", "error", err)
+	}
+	return server.Serve(ctx, listeners, forMetrics)
 }
 
 // detectorName matches the names that a detector may have in requests and paths.

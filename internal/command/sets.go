@@ -3,8 +3,6 @@ package command
 import (
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -12,11 +10,13 @@ import (
 type SetFlags struct{ near, far *[]string }
 
 // AddSetFlags adds the flags.
-func AddSetFlags(f *pflag.FlagSet) *SetFlags {
-	return &SetFlags{
-		near: f.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images: unknown classes like the known ones (repeat)"),
-		far:  f.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images: nothing like the known classes (repeat)"),
+func AddSetFlags(c *command) *SetFlags {
+	s := &SetFlags{
+		near: c.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images: unknown classes like the known ones (repeat)"),
+		far:  c.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images: nothing like the known classes (repeat)"),
 	}
+	c.means("near", "OOD")
+	return s
 }
 
 // Sets returns the sets that the flags name. Call it after Parse.

@@ -29,7 +29,9 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 --out writes a page to look at, with curves, the confusion matrix, a map of the images and those closest to the threshold. The map and the pictures need the feature sets that the detector was trained on, which are looked for where they were and beside the detector.`)
 	c.readsURLs = []string{""}
 	opts := pipeline.SummaryOptions{}
+	c.sets(&opts)
 	out := c.String("out", "", "`FILE.html` to write")
+	c.means("out", "Out")
 	c.StringArrayVar(&opts.Features, "features", nil, "`FEATURES` that the detector was trained on, if they were moved (repeat)")
 	c.StringArrayVar(&opts.Roots, "images", nil, "`FOLDER` that images may come from (repeat); default: those that the feature sets record")
 	asJSON := c.Bool("json", false, "print one JSON object")

@@ -28,6 +28,7 @@ const publicKeyEnv = "MLRBFN_PUBLIC_KEY"
 // addPublicKeyFlag adds the flag, and returns what loads a detector as it says.
 func addPublicKeyFlag(f *pflag.FlagSet) func(file string) (*pipeline.Detector, error) {
 	key := f.String("public-key", "", "refuse a detector that is not signed by `KEY|FILE`, a public key of minisign (default: $"+publicKeyEnv+")")
+	annotate(f.Lookup("public-key"), ofFields, "PublicKey")
 	return func(file string) (*pipeline.Detector, error) {
 		if f.Changed("public-key") && *key == "" {
 			return nil, Usagef("--public-key is empty")

@@ -41,7 +41,7 @@ func TestSign(t *testing.T) {
 	dir := t.TempDir()
 	bundle := filepath.Join(dir, "bundle")
 	file := filepath.Join(bundle, pipeline.BundleFile)
-	call(t, 0, training("--features", w.features, "--out", bundle, "--bundle", "--epochs", "1", "--calibration", "0.5", "--quiet")...)
+	call(t, 0, shortTraining("--features", w.features, "--out", bundle, "--bundle", "--epochs", "1", "--calibration", "0.5", "--quiet")...)
 	picture(t, filepath.Join(dir, "new", "0.png"), 0, 100)
 	detect := []string{"detect", "--detector", bundle, "--quiet", filepath.Join(dir, "new")}
 	signed := append(detect, "--public-key", public)

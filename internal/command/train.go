@@ -23,204 +23,262 @@ import (
 
 var _ = declare("train", 20, newTrain)
 
-func newTrain() *command {
+// training is the command train.
+type training struct {
+	*command
+	heads                        *HeadFlags // whose options are those of the training
+	adding                       *addFlags
+	out, page                    string
+	roots                        []string
+	bundle, force, asJSON, quiet bool
+	alarms                       float64
+	resume, restart, verify      bool
+}
+
+func newTrain() *command { return newTraining().command }
+
+func newTraining() *training {
 	c := newCommand("train", "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
 		`Trains a detector on the labelled images of feature sets and writes it as one file.
 
 With --add NAME=DIR --detector OLD, it adds images of a class to OLD; only they are extracted.
 
 An interrupted training continues with the same command, and the detector is bit-identical.`)
+	t := &training{command: c, heads: &HeadFlags{flags: c.FlagSet}}
+	o := &t.heads.options
+	c.sets(o, &t.heads.shape)
 	c.readsURLs = []string{"features", "val", "calibration"}
 	c.section("input")
-	sets := c.StringArray("features", nil, "feature set `FEATURES` to train on (repeat for several)")
-	exclude := c.String("exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")
-	relabel := c.String("relabel", "", "give images the class that `FILE`, an issues.csv, suggests")
-	adding := addAddFlags(c)
+	c.StringArrayVar(&o.Features, "features", nil, "feature set `FEATURES` to train on (repeat for several)")
+	c.StringVar(&o.Exclude, "exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")
+	c.StringVar(&o.Relabel, "relabel", "", "give images the class that `FILE`, an issues.csv, suggests")
+	t.adding = addAddFlags(c)
+	c.programOnly("features")
 	c.section("output")
-	out := c.String("out", "", "file `DETECTOR` to write")
-	page := c.String("report", "", "write a page about the detector to `FILE.html`; show makes one later")
-	roots := c.StringArray("images", nil, "`FOLDER` that images of --report may come from (repeat); default: those that the feature sets record")
-	bundle := c.Bool("bundle", false, "make DETECTOR a folder with a copy of the model, for any machine")
-	force := c.Bool("force", false, "replace a detector of other classes")
-	asJSON := c.Bool("json", false, "print the result as one JSON object")
-	quiet := c.Bool("quiet", false, "show no progress")
+	c.StringVar(&t.out, "out", "", "file `DETECTOR` to write")
+	c.means("out", "Out")
+	c.StringVar(&t.page, "report", "", "write a page about the detector to `FILE.html`; show makes one later")
+	c.StringArrayVar(&t.roots, "images", nil, "`FOLDER` that images of --report may come from (repeat); default: those that the feature sets record")
+	c.means("images", "Images", "Sources", "Roots")
+	c.BoolVar(&t.bundle, "bundle", false, "make DETECTOR a folder with a copy of the model, for any machine")
+	c.BoolVar(&t.force, "force", false, "replace a detector of other classes")
+	c.means("force", "Force")
+	c.BoolVar(&t.asJSON, "json", false, "print the result as one JSON object")
+	c.BoolVar(&t.quiet, "quiet", false, "show no progress")
+	c.programOnly("out", "report", "images", "bundle", "force", "json", "quiet")
 	c.rare("images")
 	c.section("threshold")
-	calibration := c.String("calibration", pipeline.Share{}.String(), "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
-	alarms := c.Float64("max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
-	tpr := c.Float64("target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
-	scores := c.String("scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
-	perClass := c.Bool("per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
-	noAssess := c.Bool("no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
+	addShare(c.FlagSet, &o.Calibration, true, "calibration", "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
+	c.Float64Var(&t.alarms, "max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
+	c.means("max-false-alarms", "TargetTPR", "MaxFalseAlarms")
+	c.Float64Var(&o.TargetTPR, "target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
+	c.StringVar(&o.Score, "scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
+	c.BoolVar(&o.PerClass, "per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
+	c.BoolVar(&o.NoHoldOut, "no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
+	c.programOnly("target-tpr")
 	c.section("head and training")
-	heads := AddHeadFlags(c.FlagSet, pipeline.DefaultSeeds()...)
+	t.heads.add(pipeline.DefaultSeeds())
 	c.rare("target-tpr", "preset", "conditioning", "no-assess")
 	c.rare(rareHeadFlags...)
 	c.section("running")
-	var memory Bytes
-	c.Var(&memory, "memory", "memory for features, about (default: half of the machine's)")
+	c.Var((*Bytes)(&o.Memory), "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
 	c.addCacheFlag()
-	every := c.Duration("checkpoint-every", pipeline.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
-	resume := c.Bool("resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
-	restart := c.Bool("restart", false, "start anew even if DETECTOR.checkpoint exists")
-	verify := c.Bool("verify", false, "first compare the feature sets with their checksums")
+	c.DurationVar(&o.CheckpointEvery, "checkpoint-every", pipeline.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
+	c.BoolVar(&t.resume, "resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
+	c.means("resume", "Resume")
+	c.BoolVar(&t.restart, "restart", false, "start anew even if DETECTOR.checkpoint exists")
+	c.BoolVar(&t.verify, "verify", false, "first compare the feature sets with their checksums")
+	c.programOnly("cache", "checkpoint-every", "resume", "restart", "verify")
 	c.rare("checkpoint-every", "verify", "resume")
-	c.run = func(ctx context.Context, s Streams) error {
-		if c.NArg() > 0 {
-			return Usagef("unexpected argument %q; --features repeats for each set", c.Arg(0))
-		}
-		if err := adding.check(); err != nil {
-			return err
-		}
-		required := []string{"features", "out"}
-		if adding.on() {
-			required = required[1:]
-		}
-		if err := needed(c.FlagSet, required); err != nil {
-			return err
-		}
-		if err := pipeline.CheckScores(*scores); err != nil {
-			return Usagef("--scores: %w", err)
-		}
-		switch {
-		case c.Changed("max-false-alarms") && c.Changed("target-tpr"):
-			return Usagef("--max-false-alarms and --target-tpr say the same thing: give one of them")
-		case !(*alarms > 0 && *alarms < 1):
-			return Usagef("--max-false-alarms %g: a share lies between 0 and 1", *alarms)
-		case !(*tpr > 0 && *tpr < 1):
-			return Usagef("--target-tpr %g: a share lies between 0 and 1", *tpr)
-		case c.Changed("max-false-alarms"):
-			*tpr = 1 - *alarms
-		case c.Changed("images") && *page == "":
-			return Usagef("--images goes with --report")
-		}
-		opts, err := heads.Options()
-		if err != nil {
-			return err
-		}
-		opts.Exclude, opts.Relabel = *exclude, *relabel
-		if opts.Calibration, err = Share("calibration", *calibration); err != nil {
-			return err
-		}
-		opts.Features, opts.TargetTPR, opts.Score = *sets, *tpr, *scores
-		opts.PerClass, opts.NoHoldOut = *perClass, *noAssess
-		opts.AllowDriftedFeatures = adding.drift.AllowDriftedFeatures
-		if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
-			return Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
-		}
-		if *bundle {
-			*out = filepath.Join(*out, pipeline.BundleFile)
-		}
-		if adding.on() {
-			if opts, err = adding.load(*out, *sets); err != nil {
-				return err
-			}
-		}
-		switch {
-		case *every < 0:
-			return Usagef("--checkpoint-every %s: it is not negative", *every)
-		case *resume && *restart, *resume && *every == 0:
-			return Usagef("--resume goes with neither --restart nor --checkpoint-every 0")
-		case *resume:
-			opts.Resume = pipeline.ResumeAlways
-		case *restart:
-			opts.Resume = pipeline.ResumeNever
-		}
-		checkpoint := *out + ".checkpoint"
-		if *every > 0 {
-			opts.Checkpoint, opts.CheckpointEvery = checkpoint, *every
-		}
-		opts.Memory, opts.Scratch, opts.Tool = int64(memory), filepath.Dir(*out), Version()
-		if err := prepareOutput(*out); err != nil {
-			return err
-		}
-		if *page != "" {
-			if err := errors.Join(prepareOutput(*page), report.CheckDetector(*page)); err != nil {
-				return err
-			}
-		}
-		if !*force && !(*every > 0 && !*restart && exists(checkpoint)) {
-			if err := mayReplace(s.Err, *out, func() ([]string, error) { return adding.classes(*sets) }); err != nil {
-				return err
-			}
-		}
-		if *verify {
-			all := slices.Clone(opts.Features)
-			for _, share := range []pipeline.Share{opts.Validation, opts.Calibration} {
-				if share.Features != "" {
-					all = append(all, share.Features)
-				}
-			}
-			if err := pipeline.Verify(ctx, all...); err != nil {
-				return err
-			}
-		}
+	c.run = t.run
+	c.done()
+	return t
+}
 
-		progress := NewProgress(s.Err, "epochs", *quiet)
-		classes, _ := adding.classes(*sets) // what is wrong with the sets is found below
-		shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
-		opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
-			done += shown.begin(what, total)
-			if total >= 0 {
-				progress.Phase(what, done, total)
-			}
+// options returns what is trained with, as far as the flags alone say.
+func (t *training) options() (pipeline.TrainOptions, error) {
+	set := &t.heads.options
+	switch {
+	case t.Changed("max-false-alarms") && t.Changed("target-tpr"):
+		return *set, Usagef("--max-false-alarms and --target-tpr say the same thing: give one of them")
+	case !(t.alarms > 0 && t.alarms < 1):
+		return *set, Usagef("--max-false-alarms %g: a share lies between 0 and 1", t.alarms)
+	case !(set.TargetTPR > 0 && set.TargetTPR < 1):
+		return *set, Usagef("--target-tpr %g: a share lies between 0 and 1", set.TargetTPR)
+	case t.Changed("max-false-alarms"):
+		set.TargetTPR = 1 - t.alarms
+	}
+	if err := pipeline.CheckScores(set.Score); err != nil {
+		return *set, Usagef("--scores: %w", err)
+	}
+	opts, err := t.heads.Options()
+	if err != nil {
+		return opts, err
+	}
+	if v, c := opts.Validation, opts.Calibration; v.Fraction+c.Fraction >= 1 {
+		return opts, Usagef("--val %s and --calibration %s leave nothing to train on", v, c)
+	}
+	opts.Tool = Version()
+	return opts, nil
+}
+
+// check reads and checks the flags, and loads the detector that images are added to.
+func (t *training) check() (pipeline.TrainOptions, error) {
+	none := pipeline.TrainOptions{}
+	if t.NArg() > 0 {
+		return none, Usagef("unexpected argument %q; --features repeats for each set", t.Arg(0))
+	}
+	if err := t.adding.check(); err != nil {
+		return none, err
+	}
+	required := []string{"features", "out"}
+	if t.adding.on() {
+		required = required[1:]
+	}
+	if err := needed(t.FlagSet, required); err != nil {
+		return none, err
+	}
+	opts, err := t.options()
+	if err != nil {
+		return none, err
+	}
+	every, sets, memory := opts.CheckpointEvery, opts.Features, opts.Memory
+	switch {
+	case t.Changed("images") && t.page == "":
+		return none, Usagef("--images goes with --report")
+	case every < 0:
+		return none, Usagef("--checkpoint-every %s: it is not negative", every)
+	case t.resume && t.restart, t.resume && every == 0:
+		return none, Usagef("--resume goes with neither --restart nor --checkpoint-every 0")
+	}
+	opts.AllowDriftedFeatures = t.adding.drift.AllowDriftedFeatures
+	if t.bundle {
+		t.out = filepath.Join(t.out, pipeline.BundleFile)
+	}
+	if t.adding.on() {
+		if opts, err = t.adding.load(t.out, sets); err != nil {
+			return none, err
 		}
-		opts.Resumed = func(epochs []int) {
-			shown.resume(epochs)
-			if !*quiet {
-				fmt.Fprintf(s.Err, "train: continuing from %s, %d of %d epochs\n", checkpoint, shown.done(), shown.total())
-			}
-		}
-		var detector *pipeline.Detector
-		var result *pipeline.TrainResult
-		var change *pipeline.Addition
-		if adding.on() {
-			detector, result, change, err = adding.run(ctx, s, opts, progress, *quiet)
-		} else {
-			detector, result, err = pipeline.Train(ctx, opts)
-		}
-		progress.Close()
-		if err != nil {
-			return adviseTraining(s.Err, err, checkpoint, opts.Checkpoint != "" && exists(checkpoint))
-		}
-		if err := detector.Save(*out); err != nil {
+	}
+	switch {
+	case t.resume:
+		opts.Resume = pipeline.ResumeAlways
+	case t.restart:
+		opts.Resume = pipeline.ResumeNever
+	}
+	opts.CheckpointEvery = every
+	if every > 0 {
+		opts.Checkpoint = t.out + ".checkpoint"
+	}
+	opts.Memory, opts.Scratch, opts.Tool = memory, filepath.Dir(t.out), Version()
+	return opts, nil
+}
+
+// prepare looks whether what will be written can be, and verifies the feature sets if asked.
+func (t *training) prepare(ctx context.Context, opts pipeline.TrainOptions, s Streams) error {
+	if err := prepareOutput(t.out); err != nil {
+		return err
+	}
+	if t.page != "" {
+		if err := errors.Join(prepareOutput(t.page), report.CheckDetector(t.page)); err != nil {
 			return err
 		}
-		if opts.Checkpoint != "" {
-			if err := os.Remove(checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		if *bundle {
-			if err := detector.Bundle(ctx, *out); err != nil {
-				return fmt.Errorf("%s is saved, but its model could not be copied beside it: %w", *out, err)
-			}
-		}
-		for i, w := range result.Warnings {
-			w = c.adviseText(w)
-			result.Warnings[i] = w
-			fmt.Fprintf(s.Err, "train: warning: %s\n", w)
-		}
-		if *page != "" {
-			if err := c.writeDetectorPage(ctx, *page, *out, pipeline.SummaryOptions{Detector: detector, Roots: *roots}, adding.change(change, detector)); err != nil {
-				return fmt.Errorf("%s is saved, but not the page: %w", *out, err)
-			}
-		}
-		if *asJSON {
-			err = writeJSON(s.Out, struct {
-				*pipeline.TrainResult
-				Addition *additionJSON `json:"addition,omitempty"`
-			}{result, adding.json(change, detector)})
-		} else {
-			_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n%s", *out, describe(detector, result), adding.describe(change, detector))
-			if err == nil && *page != "" {
-				_, err = fmt.Fprintf(ForPeople(s.Out), "look at %s\n", *page)
-			}
-		}
-		return errors.Join(err, adding.unreadable(s.Err, change))
 	}
-	return c.done()
+	if !t.force && !(opts.Checkpoint != "" && !t.restart && exists(opts.Checkpoint)) {
+		if err := mayReplace(s.Err, t.out, t.classes); err != nil {
+			return err
+		}
+	}
+	if !t.verify {
+		return nil
+	}
+	all := slices.Clone(opts.Features)
+	for _, share := range []pipeline.Share{opts.Validation, opts.Calibration} {
+		if share.Features != "" {
+			all = append(all, share.Features)
+		}
+	}
+	return pipeline.Verify(ctx, all...)
+}
+
+// classes lists the classes of the detector to be.
+func (t *training) classes() ([]string, error) { return t.adding.classes(t.heads.options.Features) }
+
+func (t *training) run(ctx context.Context, s Streams) error {
+	opts, err := t.check()
+	if err != nil {
+		return err
+	}
+	if err := t.prepare(ctx, opts, s); err != nil {
+		return err
+	}
+	progress := NewProgress(s.Err, "epochs", t.quiet)
+	classes, _ := t.classes() // what is wrong with the sets is found below
+	shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
+	opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
+		done += shown.begin(what, total)
+		if total >= 0 {
+			progress.Phase(what, done, total)
+		}
+	}
+	opts.Resumed = func(epochs []int) {
+		shown.resume(epochs)
+		if !t.quiet {
+			fmt.Fprintf(s.Err, "train: continuing from %s, %d of %d epochs\n", opts.Checkpoint, shown.done(), shown.total())
+		}
+	}
+	var detector *pipeline.Detector
+	var result *pipeline.TrainResult
+	var change *pipeline.Addition
+	if t.adding.on() {
+		detector, result, change, err = t.adding.run(ctx, s, opts, progress, t.quiet)
+	} else {
+		detector, result, err = pipeline.Train(ctx, opts)
+	}
+	progress.Close()
+	if err != nil {
+		return adviseTraining(s.Err, err, opts.Checkpoint)
+	}
+	if err := detector.Save(t.out); err != nil {
+		return err
+	}
+	if opts.Checkpoint != "" {
+		if err := os.Remove(opts.Checkpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if t.bundle {
+		if err := detector.Bundle(ctx, t.out); err != nil {
+			return fmt.Errorf("%s is saved, but its model could not be copied beside it: %w", t.out, err)
+		}
+	}
+	return t.tell(ctx, s, detector, result, change)
+}
+
+// tell says what was trained, and writes the page.
+func (t *training) tell(ctx context.Context, s Streams, d *pipeline.Detector, r *pipeline.TrainResult, change *pipeline.Addition) (err error) {
+	for i, w := range r.Warnings {
+		r.Warnings[i] = t.adviseText(w)
+		fmt.Fprintf(s.Err, "train: warning: %s\n", r.Warnings[i])
+	}
+	if t.page != "" {
+		if err := t.writeDetectorPage(ctx, t.page, t.out, pipeline.SummaryOptions{Detector: d, Roots: t.roots}, t.adding.change(change, d)); err != nil {
+			return fmt.Errorf("%s is saved, but not the page: %w", t.out, err)
+		}
+	}
+	if t.asJSON {
+		err = writeJSON(s.Out, struct {
+			*pipeline.TrainResult
+			Addition *additionJSON `json:"addition,omitempty"`
+		}{r, t.adding.json(change, d)})
+	} else {
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n%s", t.out, describe(d, r), t.adding.describe(change, d))
+		if err == nil && t.page != "" {
+			_, err = fmt.Fprintf(ForPeople(s.Out), "look at %s\n", t.page)
+		}
+	}
+	return errors.Join(err, t.adding.unreadable(s.Err, change))
 }
 
 // prepareOutput makes the folders above a file that will be written and checks
@@ -302,9 +360,10 @@ func some(names []string) string {
 	return text
 }
 
-// adviseTraining adds to an error of training what to do next; saved says
-// whether there is a checkpoint.
-func adviseTraining(stderr io.Writer, err error, checkpoint string, saved bool) error {
+// adviseTraining adds to an error of training what to do next; checkpoint is its file, ""
+// for none.
+func adviseTraining(stderr io.Writer, err error, checkpoint string) error {
+	saved := checkpoint != "" && exists(checkpoint)
 	switch {
 	case errors.Is(err, context.Canceled) && saved:
 		fmt.Fprintf(stderr, "train: the state of training is in %s; the same command continues from there, and --restart starts anew\n", checkpoint)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
 // Bytes is the value of a flag that takes an amount of memory: a number of
@@ -74,6 +76,58 @@ func (s *Seeds) Set(text string) error {
 
 // Type names the value in the help text.
 func (s *Seeds) Type() string { return "seeds" }
+
+// shareValue is the value of a flag that takes a share of the training images, 0 for none, or
+// a feature set; with folds, cross:K too.
+type shareValue struct {
+	to    *pipeline.Share
+	folds bool
+}
+
+// addShare adds such a flag; the default is that of the zero Share.
+func addShare(f *pflag.FlagSet, to *pipeline.Share, folds bool, name, usage string) {
+	value := &shareValue{to, folds}
+	if err := value.Set(to.String()); err != nil {
+		panic(err)
+	}
+	f.Var(value, name, usage)
+}
+
+func (s *shareValue) String() string {
+	if s.to == nil {
+		return ""
+	}
+	return s.to.String()
+}
+
+// Type names the value in the help text.
+func (s *shareValue) Type() string { return "share" }
+
+// Set reads the value.
+func (s *shareValue) Set(text string) error {
+	if k, ok := strings.CutPrefix(text, "cross:"); ok && s.folds {
+		folds, err := strconv.Atoi(k)
+		if err != nil || folds < 2 {
+			return errors.New("cross:K has K folds, at least 2")
+		}
+		*s.to = pipeline.Share{Folds: folds}
+		return nil
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	switch {
+	case text == "":
+		return errors.New("it is empty")
+	case err != nil:
+		*s.to = pipeline.Share{Features: text}
+	case v == 0:
+		*s.to = pipeline.Share{None: true}
+	case !(v > 0 && v < 1):
+		return errors.New("a share lies between 0 and 1")
+	default:
+		*s.to = pipeline.Share{Fraction: v}
+	}
+	return nil
+}
 
 // choice is the value of a flag that takes one of some words.
 type choice struct {

@@ -6,6 +6,7 @@ package options
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Error says what is wrong with the value of one field of an options struct.
@@ -38,4 +39,33 @@ func Name(err error) string {
 		return e.Option
 	}
 	return ""
+}
+
+// Text is what err says as a part of a warning: the field that it is about stands between
+// ‹ and ›, as for [Rename].
+func Text(err error) string {
+	text := err.Error()
+	if e, ok := errors.AsType[*Error](err); ok {
+		text = strings.Replace(text, e.Error(), "‹"+e.Option+"›: "+e.Err.Error(), 1)
+	}
+	return text
+}
+
+// Rename replaces the options that a warning names. In a warning a field stands between
+// ‹ and ›, perhaps with a value: "let each image calibrate (‹Calibration cross:10›)". To
+// gets the field, without the options that it is in, and the value, "" for none.
+func Rename(warning string, to func(field, value string) string) string {
+	var text strings.Builder
+	for {
+		before, rest, found := strings.Cut(warning, "‹")
+		text.WriteString(before)
+		name, after, closed := strings.Cut(rest, "›")
+		if !found || !closed {
+			text.WriteString(rest)
+			return text.String()
+		}
+		field, value, _ := strings.Cut(name, " ")
+		text.WriteString(to(field[strings.LastIndexByte(field, '.')+1:], value))
+		warning = after
+	}
 }

@@ -21,7 +21,7 @@ func openTraining(ctx context.Context, d *Detector, named []string) (_ *Training
 	if about, ok := errors.AsType[*options.Error](err); ok {
 		err = about.Err
 	}
-	return nil, "the training features are missing (Features), so that no training images are shown: " + err.Error(), nil
+	return nil, "the training features are missing (‹Features›), so that no training images are shown: " + err.Error(), nil
 }
 
 // reference returns that of the detector. Older ones have none; then it is that of

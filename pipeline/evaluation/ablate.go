@@ -203,7 +203,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 		switch {
 		case errors.Is(err, head.ErrDiverged):
 			if opts.Warn != nil {
-				opts.Warn(fmt.Sprintf("%s is left out: %v", c.name, err))
+				opts.Warn(fmt.Sprintf("%s is left out: %s", c.name, options.Text(err)))
 			}
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", c.name, err)

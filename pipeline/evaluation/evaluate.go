@@ -149,7 +149,7 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	for _, method := range e.opts.Methods {
 		runs, err := e.prepare(ctx, method)
 		if opts.Methods == nil && errors.Is(err, errUnfit) && ctx.Err() == nil {
-			e.warn(fmt.Sprintf("%s is left out: %v", method, err))
+			e.warn(fmt.Sprintf("%s is left out: %s", method, options.Text(err)))
 			continue
 		}
 		if err != nil {

@@ -3,6 +3,7 @@ package evaluation
 import (
 	"fmt"
 
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -19,7 +20,7 @@ func (e *evaluation) leaveOut(named bool) error {
 		case named:
 			return err
 		default:
-			e.warn(fmt.Sprintf("%s is left out: %v", method, err))
+			e.warn(fmt.Sprintf("%s is left out: %s", method, options.Text(err)))
 		}
 	}
 	e.opts.Methods = kept

@@ -311,7 +311,7 @@ func TestTrainSaysOfUnequalClasses(t *testing.T) {
 		clouds int
 		says   string
 		rows   []int
-	}{{11, `100 images to train on of "0", 10 of "1"; they can be shown equally often (Train.Balance)`, []int{100, 10}}, {10, "", []int{90, 10}}} {
+	}{{11, `100 images to train on of "0", 10 of "1"; they can be shown equally often (‹Train.Balance sample›)`, []int{100, 10}}, {10, "", []int{90, 10}}} {
 		o := quick(pipetest.Clouds(t, 1, 10, labels[:tt.clouds], far[:tt.clouds]...))
 		o.Validation.None, o.Calibration.None, o.Train.Epochs = true, true, 1
 		d, result, err := Train(context.Background(), o)

@@ -373,10 +373,10 @@ func (t *Data) warn() {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("classes without images to train on: %d of %d, the first of them %q", empty, len(counts), first))
 	}
 	if least >= 0 && counts[most] >= imbalance*counts[least] && !t.Options.Train.Balance {
-		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; they can be shown equally often (Train.Balance)", counts[most], t.Classes[most], counts[least], t.Classes[least]))
+		t.Warnings = append(t.Warnings, fmt.Sprintf("the classes are unequal: %d images to train on of %q, %d of %q; they can be shown equally often (‹Train.Balance sample›)", counts[most], t.Classes[most], counts[least], t.Classes[least]))
 	}
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Residual {
-		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST (paper.Presets[\"mnist\"]) learns their classes better, the residual one tells out-of-distribution images better")
+		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST (‹head.PaperPresets mnist›) learns their classes better, the residual one tells out-of-distribution images better")
 	}
 	t.warnOfGroups()
 	if n := t.unlabelled() - t.excluded; n > 0 {

@@ -28,7 +28,7 @@ func TestTrainBeyondMemory(t *testing.T) {
 			if !(*result.ValAccuracy > 0.9) {
 				t.Errorf("right on %g of the validation rows", *result.ValAccuracy)
 			}
-			if w := d.Training.Window; w == 0 || !strings.Contains(strings.Join(result.Warnings, "\n"), "(Memory)") {
+			if w := d.Training.Window; w == 0 || !strings.Contains(strings.Join(result.Warnings, "\n"), "(‹Memory›)") {
 				t.Errorf("%d rows at a time, with the warnings %q", w, result.Warnings)
 			}
 			want := saved(t, d)

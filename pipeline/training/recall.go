@@ -79,7 +79,7 @@ func (r *Result) judgeAccuracy(classes int) {
 	r.ValBalancedAccuracy = &balanced
 	if common := float64(most) / float64(images); common < 1 && *r.ValAccuracy <= common {
 		r.Warnings = append(r.Warnings, fmt.Sprintf(
-			"the head has learned nothing: it is right on %.4g of the validation images, and %.4g are of one class; try another learning rate (Train.LR), more epochs (Train.Epochs) or another conditioning (Conditioning)",
+			"the head has learned nothing: it is right on %.4g of the validation images, and %.4g are of one class; try another learning rate (‹Train.LR›), more epochs (‹Train.Epochs›) or another conditioning (‹Conditioning›)",
 			*r.ValAccuracy, common))
 	}
 }
@@ -93,11 +93,11 @@ func (t *Data) tooFew(n int) string {
 	share := float64(need+len(t.Classes)/2+1) / float64(t.split.Groups)
 	switch {
 	case t.Options.Calibration.Folds > 0:
-		return text + ": accept fewer (TargetTPR)"
+		return text + ": accept fewer (‹TargetTPR›)"
 	case t.Options.Calibration.Features != "":
-		return text + ": name a feature set of more (Calibration)"
+		return text + ": name a feature set of more (‹Calibration›)"
 	case share+t.Options.Validation.fraction() < 0.8:
-		return text + fmt.Sprintf(": set aside %.2g of the images (Calibration), or let each image train and calibrate, which takes ten times longer (Calibration cross:10), or name a feature set of others", share+0.005)
+		return text + fmt.Sprintf(": set aside %.2g of the images (‹Calibration›), or let each image train and calibrate, which takes ten times longer (‹Calibration cross:10›), or name a feature set of others", share+0.005)
 	}
-	return text + ": with cross-conformal calibration each image trains and calibrates (Calibration cross:10); or name a feature set of other images (Calibration), or accept fewer (TargetTPR)"
+	return text + ": with cross-conformal calibration each image trains and calibrates (‹Calibration cross:10›); or name a feature set of other images (‹Calibration›), or accept fewer (‹TargetTPR›)"
 }

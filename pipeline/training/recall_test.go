@@ -70,7 +70,7 @@ func TestFewCalibrationImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := strings.Join(result.Warnings, "\n")
-	if !strings.Contains(w, "19 would do: set aside 0.35 of the images (Calibration)") || !strings.Contains(w, "(Calibration cross:10)") {
+	if !strings.Contains(w, "19 would do: set aside 0.35 of the images (‹Calibration›)") || !strings.Contains(w, "(‹Calibration cross:10›)") {
 		t.Fatalf("warnings %q", w)
 	}
 	o.Calibration.Fraction = 0.35
@@ -78,7 +78,7 @@ func TestFewCalibrationImages(t *testing.T) {
 		t.Errorf("with the advice followed: %+v, %v", result, err)
 	}
 	o = quick(pipetest.Clouds(t, 1, 10, pipetest.TwoLabels, pipetest.Two...))
-	if _, result, err = Train(t.Context(), o); err != nil || !strings.Contains(strings.Join(result.Warnings, "\n"), "other images (Calibration)") {
+	if _, result, err = Train(t.Context(), o); err != nil || !strings.Contains(strings.Join(result.Warnings, "\n"), "other images (‹Calibration›)") {
 		t.Errorf("of 20 images: %+v, %v", result, err)
 	}
 }

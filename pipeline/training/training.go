@@ -168,7 +168,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	}
 	if trained.window > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
-			"the rows to train on do not fit into memory (Memory): %d at a time are shuffled", trained.window))
+			"the rows to train on do not fit into memory (‹Memory›): %d at a time are shuffled", trained.window))
 	}
 	return d, result, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
 // DefaultImages is how many images tell most of what a check can find.
@@ -132,7 +133,7 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			r.Failed = append(r.Failed, Failed{item.Path, err.Error()})
+			r.Failed = append(r.Failed, Failed{item.Path, options.Text(err)})
 			continue
 		}
 		if orientation != 1 {
@@ -160,7 +161,7 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 		if r.Oriented == 1 {
 			have = "has"
 		}
-		r.warn("%d of %d images %s an EXIF orientation, which is ignored: the model sees them turned; ApplyEXIF turns them upright", r.Oriented, len(r.Images), have)
+		r.warn("%d of %d images %s an EXIF orientation, which is ignored: the model sees them turned; ‹ApplyEXIF apply› turns them upright", r.Oriented, len(r.Images), have)
 	}
 	s, err := newSeer(m)
 	if err != nil {
