@@ -27,6 +27,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Formats of parts.
@@ -124,13 +125,9 @@ func (s *VerdictSummary) init() {
 
 // VerdictLine is what a line of a part says.
 type VerdictLine struct {
-	Path       string  `json:"path"`
-	Class      string  `json:"class"`
-	Confidence float64 `json:"confidence"`
-	Score      float64 `json:"score"`
-	OOD        bool    `json:"ood"`
-	PValue     float64 `json:"p_value"`
-	Error      string  `json:"error"`
+	Path string `json:"path"`
+	detector.Verdict
+	Error string `json:"error"`
 }
 
 // count adds a line.
@@ -858,7 +855,7 @@ func (l parquetLine) line() VerdictLine {
 	if l.Error != nil {
 		return VerdictLine{Path: l.Path, Error: *l.Error}
 	}
-	return VerdictLine{Path: l.Path, Class: value(l.Class), Confidence: value(l.Confidence), Score: value(l.Score), OOD: value(l.OOD), PValue: value(l.PValue)}
+	return VerdictLine{Path: l.Path, Verdict: detector.Verdict{Class: value(l.Class), Confidence: value(l.Confidence), Score: value(l.Score), OOD: value(l.OOD), PValue: value(l.PValue)}}
 }
 
 func value[T any](p *T) (v T) {

@@ -21,17 +21,13 @@ import (
 // answer is the JSON object for one image. Its fields are those of detect --json, and
 // the service's own.
 type answer struct {
-	ID                string   `json:"id"`
-	Path              string   `json:"path"` // what the client called the image
-	Detector          string   `json:"detector"`
-	Class             *string  `json:"class,omitempty"`
-	Confidence        *float64 `json:"confidence,omitempty"`
-	Score             *number  `json:"score,omitempty"`
-	OOD               *bool    `json:"ood,omitempty"`
-	PValue            *float64 `json:"p_value,omitempty"`
-	Stored            *bool    `json:"stored,omitempty"` // absent where nothing is remembered
-	Error             string   `json:"error,omitempty"`
-	*detector.Reasons          // with ?explain=1
+	ID                string `json:"id"`
+	Path              string `json:"path"` // what the client called the image
+	Detector          string `json:"detector"`
+	*detector.Verdict        // nil with an error
+	Stored            *bool  `json:"stored,omitempty"` // absent where nothing is remembered
+	Error             string `json:"error,omitempty"`
+	*detector.Reasons        // with ?explain=1
 }
 
 // answerOf makes the answer for an image, and its status.
@@ -42,8 +38,7 @@ func (s *Server) answerOf(ctx context.Context, d *pool.Loaded, o outcome) (answe
 		status, a.Error = s.explain(ctx, o.err)
 		return a, status
 	}
-	score := number(o.Score)
-	a.Class, a.Confidence, a.Score, a.OOD, a.PValue = &o.Class, &o.Confidence, &score, &o.OOD, &o.PValue
+	a.Verdict = &o.Verdict
 	if s.opts.Store != nil {
 		a.Stored = &o.stored
 	}

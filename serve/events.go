@@ -6,22 +6,21 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // event is a flagged image, as the page hears of it.
 type event struct {
-	ID         string    `json:"id"`
-	Time       time.Time `json:"time"`
-	Source     string    `json:"source"`
-	Name       string    `json:"name"`
-	Detector   string    `json:"detector_name"`
-	Image      string    `json:"image"`
-	Class      string    `json:"class"`
-	Confidence float64   `json:"confidence"`
-	Score      number    `json:"score"`
-	PValue     float64   `json:"p_value"`
-	Stored     bool      `json:"stored"`
-	Kept       bool      `json:"kept"` // whether /v1/images has the image
+	ID       string    `json:"id"`
+	Time     time.Time `json:"time"`
+	Source   string    `json:"source"`
+	Name     string    `json:"name"`
+	Detector string    `json:"detector_name"`
+	Image    string    `json:"image"`
+	detector.Verdict
+	Stored bool `json:"stored"`
+	Kept   bool `json:"kept"` // whether /v1/images has the image
 }
 
 // hub tells those who listen about events. Who is too slow misses some.

@@ -230,12 +230,9 @@ type disagreement struct {
 }
 
 type opinion struct {
-	Name    string  `json:"name"`
-	Version string  `json:"version"`
-	Class   string  `json:"class"`
-	OOD     bool    `json:"ood"`
-	Score   number  `json:"score"`
-	PValue  float64 `json:"p_value"`
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	detector.Verdict
 }
 
 func newShadows() *shadows { return &shadows{} }
@@ -288,7 +285,7 @@ func (s *Server) compare(ctx context.Context, main, shadow *pool.Loaded, hash st
 		return
 	}
 	says := func(l *pool.Loaded, v pipeline.Verdict) opinion {
-		return opinion{l.Name, l.Version(), v.Class, v.OOD, number(v.Score), v.PValue}
+		return opinion{l.Name, l.Version(), v}
 	}
 	s.shadows.add(disagreement{time.Now(), hash, says(main, v.Verdict), says(shadow, w)})
 }

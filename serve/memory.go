@@ -73,7 +73,7 @@ func (s *Server) note(d *pool.Loaded, o *outcome, source string) store.Verdict {
 	s.drift.add(d, source, o.Verdict)
 	v := store.Verdict{
 		ID: o.id, Time: time.Now(), Source: source, Name: o.name, Image: o.sha256, Detector: d.SHA256, Model: d.Source.Fingerprint,
-		Class: o.Class, Confidence: o.Confidence, Score: o.Score, PValue: o.PValue, Threshold: d.ThresholdOf(o.Label), OOD: o.OOD,
+		Verdict: o.Verdict, Threshold: d.ThresholdOf(o.Label),
 	}
 	if s.opts.KeepFeatures != 0 {
 		v.Features = o.features
@@ -98,7 +98,7 @@ func (s *Server) store(ctx context.Context, verdicts ...store.Verdict) bool {
 // tell tells the page about a flagged image.
 func (s *Server) tell(d *pool.Loaded, o *outcome, v store.Verdict) {
 	if o.OOD {
-		s.events.publish(event{o.id, v.Time, v.Source, o.name, d.Name, o.sha256, o.Class, o.Confidence, number(o.Score), o.PValue, o.stored, s.images != nil && s.images.Has(o.sha256)})
+		s.events.publish(event{o.id, v.Time, v.Source, o.name, d.Name, o.sha256, o.Verdict, o.stored, s.images != nil && s.images.Has(o.sha256)})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -24,7 +25,7 @@ func TestAudit(t *testing.T) {
 		}
 		defer s.Close()
 		for _, name := range names {
-			if err := s.Add(t.Context(), []store.Verdict{{ID: name, Time: time.Unix(1, 0), Class: "cat"}}); err != nil {
+			if err := s.Add(t.Context(), []store.Verdict{{ID: name, Time: time.Unix(1, 0), Verdict: detector.Verdict{Class: "cat"}}}); err != nil {
 				t.Fatal(err)
 			}
 		}

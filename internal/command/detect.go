@@ -445,18 +445,14 @@ func printJSON(w io.Writer, j pipeline.Judgement) error {
 		}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Err.Error()})
 	}
 	return writeJSON(w, struct {
-		Path       string  `json:"path"`
-		PathBytes  []byte  `json:"path_bytes,omitempty"`
-		Class      string  `json:"class"`
-		Confidence float64 `json:"confidence"`
-		Score      float64 `json:"score"`
-		OOD        bool    `json:"ood"`
-		PValue     float64 `json:"p_value"`
-		SetAside   string  `json:"set_aside,omitempty"`
-		AsideBytes []byte  `json:"set_aside_bytes,omitempty"`
-		Error      string  `json:"set_aside_error,omitempty"`
+		Path      string `json:"path"`
+		PathBytes []byte `json:"path_bytes,omitempty"`
+		pipeline.Verdict
+		SetAside   string `json:"set_aside,omitempty"`
+		AsideBytes []byte `json:"set_aside_bytes,omitempty"`
+		Error      string `json:"set_aside_error,omitempty"`
 		*detector.Reasons
-	}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Class, j.Confidence, j.Score, j.OOD, j.PValue,
+	}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Verdict,
 		disk.EncodePath(j.SetAside), disk.PathBytes(j.SetAside), text(j.SetAsideErr), detector.ReasonsOf(j.Explanation)})
 }
 

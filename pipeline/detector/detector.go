@@ -212,14 +212,14 @@ func logAdd(a, b float64) float64 {
 
 // Verdict is the judgement of a detector on one image.
 type Verdict struct {
-	Class      string  // the most confident class
-	Label      int     // its index
-	Confidence float64 // the chance that the class is right, made of max_c φ_c, or that itself; in [0, 1]
-	Score      float64 // higher = more in-distribution; log Confidence for the paper's heads
-	OOD        bool    // Score < threshold
+	Class      string  `json:"class"`      // the most confident class
+	Label      int     `json:"-"`          // its index
+	Confidence float64 `json:"confidence"` // the chance that the class is right, made of max_c φ_c, or that itself; in [0, 1]
+	Score      float64 `json:"score"`      // higher = more in-distribution; log Confidence for the paper's heads; finite
+	OOD        bool    `json:"ood"`        // Score < threshold
 	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
 	// that an image like the training images scores this low.
-	PValue float64
+	PValue float64 `json:"p_value"`
 }
 
 // verdictBlock is how many rows are judged at once at least, and mostVerdicts at

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -25,7 +26,7 @@ func ExampleOpen() {
 	}
 	defer db.Close()
 
-	flagged := store.Verdict{ID: store.NewID(), Source: "gate", Name: "0002.jpg", Class: "dog", PValue: 0.001, OOD: true}
+	flagged := store.Verdict{ID: store.NewID(), Source: "gate", Name: "0002.jpg", Verdict: detector.Verdict{Class: "dog", PValue: 0.001, OOD: true}}
 	if err := db.Add(ctx, []store.Verdict{flagged}); err != nil {
 		log.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // picture returns bytes and their SHA-256.
@@ -88,7 +90,7 @@ func TestImages(t *testing.T) {
 func TestImagesWanted(t *testing.T) {
 	for keep, want := range map[Keep][2]bool{"": {false, true}, KeepOOD: {false, true}, KeepAll: {true, true}, KeepNone: {false, false}} {
 		m := openImages(t, t.TempDir(), ImagesOptions{Keep: keep})
-		if got := [2]bool{m.Wants(&Verdict{}), m.Wants(&Verdict{OOD: true})}; got != want {
+		if got := [2]bool{m.Wants(&Verdict{}), m.Wants(&Verdict{Verdict: detector.Verdict{OOD: true}})}; got != want {
 			t.Errorf("%q: %v, want %v", keep, got, want)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Errors of a store.
@@ -39,12 +41,8 @@ type Verdict struct {
 	Detector string    `json:"detector"` // fingerprint of the detector file
 	Model    string    `json:"model"`    // fingerprint of the backbone and its preprocessing
 
-	Class      string  `json:"class"`
-	Confidence float64 `json:"confidence"`
-	Score      float64 `json:"score"`
-	PValue     float64 `json:"p_value"`
-	Threshold  float64 `json:"threshold"` // that the score was compared with
-	OOD        bool    `json:"ood"`
+	detector.Verdict         // its Label is not kept
+	Threshold        float64 `json:"threshold"` // that the score was compared with
 
 	// Features are those of the image, for learning and for what another detector
 	// would say; nil keeps none. They are no part of the audit trail, and [Store.Get]

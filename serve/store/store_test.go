@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 var ctx = context.Background()
@@ -77,8 +78,8 @@ func verdicts(n int) []Verdict {
 		p := rng.Float64()
 		list[i] = Verdict{
 			ID: fmt.Sprintf("id-%04d", i), Time: start.Add(time.Duration(i) * time.Second), Source: []string{"gate", "dock"}[i%2], Name: fmt.Sprintf("%d.jpg", i),
-			Image: fmt.Sprintf("%064x", i/2), Detector: "d1", Model: "m1", Class: []string{"cat", "dog", "käse"}[i%3],
-			Confidence: rng.Float64(), Score: rng.NormFloat64(), PValue: p, Threshold: -1.5, OOD: p < 0.2,
+			Image: fmt.Sprintf("%064x", i/2), Detector: "d1", Model: "m1", Threshold: -1.5,
+			Verdict: detector.Verdict{Class: []string{"cat", "dog", "käse"}[i%3], Confidence: rng.Float64(), Score: rng.NormFloat64(), PValue: p, OOD: p < 0.2},
 		}
 	}
 	return list
@@ -86,8 +87,8 @@ func verdicts(n int) []Verdict {
 
 func testRoundTrip(t *testing.T, place string) {
 	s := open(t, place, Options{})
-	odd := Verdict{ID: "x\xff\x00y", Time: start, Name: strings.Repeat("n", 10_000), Confidence: math.NaN(), Score: math.Inf(-1), PValue: math.Copysign(0, -1), Threshold: math.Inf(1), OOD: true}
-	tiny := Verdict{ID: "tiny", Time: time.UnixMicro(-5), Confidence: 1, Score: math.SmallestNonzeroFloat64, PValue: 0.1 + 0.2, Threshold: -math.MaxFloat64}
+	odd := Verdict{ID: "x\xff\x00y", Time: start, Name: strings.Repeat("n", 10_000), Verdict: detector.Verdict{Confidence: math.NaN(), Score: math.Inf(-1), PValue: math.Copysign(0, -1), OOD: true}, Threshold: math.Inf(1)}
+	tiny := Verdict{ID: "tiny", Time: time.UnixMicro(-5), Verdict: detector.Verdict{Confidence: 1, Score: math.SmallestNonzeroFloat64, PValue: 0.1 + 0.2}, Threshold: -math.MaxFloat64}
 	must(t, s.Add(ctx, []Verdict{odd, tiny, odd}))
 	must(t, s.Add(ctx, append(verdicts(3), odd)))
 	must(t, s.Add(ctx, []Verdict{odd}))
@@ -650,7 +651,7 @@ func TestWitness(t *testing.T) {
 	}
 	place := filepath.Join(t.TempDir(), "store.db")
 	s := open(t, place, Options{})
-	odd := Verdict{ID: "odd", Time: time.UnixMicro(-7), Name: "k\u00e4se\x00\xff", Confidence: math.NaN(), Score: math.Inf(-1), PValue: 1, Threshold: -0.5, OOD: true}
+	odd := Verdict{ID: "odd", Time: time.UnixMicro(-7), Name: "k\u00e4se\x00\xff", Verdict: detector.Verdict{Confidence: math.NaN(), Score: math.Inf(-1), PValue: 1, OOD: true}, Threshold: -0.5}
 	must(t, s.Add(ctx, append(verdicts(20), odd)))
 	must(t, s.Review(ctx, []Review{{ID: "odd", Decision: IsNew, Class: "owl", By: "ann"}}))
 	head, err := s.Verify(ctx)

@@ -208,20 +208,17 @@ func confidences(c *call, o *opened, _ handleArguments, buffers []Buffer) (any, 
 
 // answer is what there is to say of one image.
 type answer struct {
-	Path       path    `json:"path"`
-	Label      int     `json:"label"`
-	Confidence float64 `json:"confidence"`
-	Score      float64 `json:"score"`
-	OOD        bool    `json:"ood"`
-	PValue     float64 `json:"p_value"`
-	Error      string  `json:"error,omitempty"`
+	Path  path `json:"path"`
+	Index int  `json:"label"` // of the class; −1 with an error
+	pipeline.Verdict
+	Error string `json:"error,omitempty"`
 }
 
 func answerOf(of path, v pipeline.Verdict, err error) answer {
 	if err != nil {
-		return answer{Path: of, Label: -1, Error: cmp.Or(command.InWords("detect", err), "unknown")}
+		return answer{Path: of, Index: -1, Error: cmp.Or(command.InWords("detect", err), "unknown")}
 	}
-	return answer{Path: of, Label: v.Label, Confidence: v.Confidence, Score: v.Score, OOD: v.OOD, PValue: v.PValue}
+	return answer{Path: of, Index: v.Label, Verdict: v}
 }
 
 // picture is an image to judge: a file, or what a buffer has: the bytes of a file or,

@@ -46,25 +46,13 @@ type Tally struct {
 
 // Change is an image of which two detectors say different things.
 type Change struct {
-	ID     string  `json:"id,omitempty"`    // of its verdict
-	Image  string  `json:"image,omitempty"` // SHA-256
-	Name   string  `json:"name"`
-	Row    *int    `json:"row,omitempty"`   // of a training image, among all
-	Label  string  `json:"label,omitempty"` // what it is, if that is known
-	Before Opinion `json:"before"`
-	After  Opinion `json:"after"`
-}
-
-// Opinion is a verdict.
-type Opinion struct {
-	Class      string  `json:"class"`
-	Confidence float64 `json:"confidence"`
-	PValue     float64 `json:"p_value"`
-	OOD        bool    `json:"ood"`
-}
-
-func opinion(v detector.Verdict) Opinion {
-	return Opinion{v.Class, v.Confidence, v.PValue, v.OOD}
+	ID     string           `json:"id,omitempty"`    // of its verdict
+	Image  string           `json:"image,omitempty"` // SHA-256
+	Name   string           `json:"name"`
+	Row    *int             `json:"row,omitempty"`   // of a training image, among all
+	Label  string           `json:"label,omitempty"` // what it is, if that is known
+	Before detector.Verdict `json:"before"`
+	After  detector.Verdict `json:"after"`
 }
 
 // Traffic is what came last, judged by both detectors.
@@ -128,7 +116,7 @@ func tally(labels []string, was, is []detector.Verdict, named func(int) Change) 
 		}
 		if differ(was[i], is[i]) && len(t.Changes) < mostListed {
 			c := named(i)
-			c.Label, c.Before, c.After = class, opinion(was[i]), opinion(is[i])
+			c.Label, c.Before, c.After = class, was[i], is[i]
 			t.Changes = append(t.Changes, c)
 		}
 	}
@@ -168,7 +156,7 @@ func (r *Result) compare(ctx context.Context, t *Task, next *detector.Detector, 
 		c.Junk.FlaggedAfter += count(is[i].OOD)
 		if differ(was[i], is[i]) && len(c.JunkChanges) < mostListed {
 			one := changeOf(&junk[i].Record)
-			one.Before, one.After = opinion(was[i]), opinion(is[i])
+			one.Before, one.After = was[i], is[i]
 			c.JunkChanges = append(c.JunkChanges, one)
 		}
 	}
@@ -292,7 +280,7 @@ func (t *Task) traffic(ctx context.Context, db store.Store, next *detector.Detec
 			if review := list[i].Review; review != nil {
 				c.Label = said(&list[i])
 			}
-			c.Before, c.After = opinion(was[i]), opinion(is[i])
+			c.Before, c.After = was[i], is[i]
 			traffic.Changes = append(traffic.Changes, c)
 		}
 	}

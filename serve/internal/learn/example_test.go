@@ -57,7 +57,7 @@ func ExampleRun() {
 		x := point(3, 6)
 		v := old.Verdicts(x)[0]
 		id := store.NewID()
-		verdicts = append(verdicts, store.Verdict{ID: id, Source: "gate", Detector: "the file's hash", Model: old.Source.Fingerprint, Class: v.Class, OOD: v.OOD, PValue: v.PValue, Features: x})
+		verdicts = append(verdicts, store.Verdict{ID: id, Source: "gate", Detector: "the file's hash", Model: old.Source.Fingerprint, Verdict: v, Features: x})
 		reviews = append(reviews, store.Review{ID: id, By: "Ada", Decision: store.IsNew, Class: "fox"})
 	}
 	if err := db.Add(ctx, verdicts); err != nil {

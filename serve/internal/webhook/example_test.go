@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -73,8 +74,8 @@ func Example() {
 		hook.Run(ctx)
 	}()
 	err = db.Add(ctx, []store.Verdict{
-		{ID: store.NewID(), Source: "gate", Name: "0001.jpg", Class: "cat", PValue: 0.7},
-		{ID: store.NewID(), Source: "gate", Name: "0002.jpg", Class: "dog", PValue: 0.001, OOD: true},
+		{ID: store.NewID(), Source: "gate", Name: "0001.jpg", Verdict: detector.Verdict{Class: "cat", PValue: 0.7}},
+		{ID: store.NewID(), Source: "gate", Name: "0002.jpg", Verdict: detector.Verdict{Class: "dog", PValue: 0.001, OOD: true}},
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -168,7 +169,7 @@ func add(t *testing.T, s store.Store, from, to int) (flagged []string) {
 	t.Helper()
 	var list []store.Verdict
 	for i := from; i < to; i++ {
-		v := store.Verdict{ID: fmt.Sprint("id-", i), Time: time.UnixMilli(1e12), Source: "camera/ä 1", Name: "<b>.jpg", OOD: i%3 == 0, PValue: 0.01}
+		v := store.Verdict{ID: fmt.Sprint("id-", i), Time: time.UnixMilli(1e12), Source: "camera/ä 1", Name: "<b>.jpg", Verdict: detector.Verdict{OOD: i%3 == 0, PValue: 0.01}}
 		if list = append(list, v); v.OOD {
 			flagged = append(flagged, v.ID)
 		}
