@@ -205,28 +205,12 @@ func (p plan) rows() iter.Seq2[planned, error] {
 	}
 }
 
-// newBuild checks the arguments of Commit. The build that it returns reads them and
-// the rows of w.
-func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
-	if len(c.Labels) != len(c.Images) {
-		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))
-	}
-	if c.Part != nil && len(c.Places) != len(c.Images) {
-		return nil, fmt.Errorf("%d places for %d images", len(c.Places), len(c.Images))
-	}
-	if (c.Part == nil) != (w.header.Shard == Shard{}) || c.Part != nil && c.Part.Shard != w.header.Shard {
-		return nil, fmt.Errorf("the contents are not those of shard %q", w.header.Shard)
-	}
-	if c.Units != nil {
-		if err := w.name(ctx, &c); err != nil {
-			return nil, err
-		}
-	}
-	n := 0
-	var fromOld, fromJournal bool
-	plan := plan(w.partial(planFile))
-	err := plan.write(func(yield func(planned, error) bool) {
-		for e, err := range w.entries(&c) {
+// plan writes which row each image has, and says how many have one, and whether some are
+// rows of the old set, or of the journal.
+func (w *Writer) plan(ctx context.Context, c *Contents) (p plan, n int, fromOld, fromJournal bool, err error) {
+	p = plan(w.partial(planFile))
+	err = p.write(func(yield func(planned, error) bool) {
+		for e, err := range w.entries(c) {
 			img := e.image
 			switch {
 			case err != nil:
@@ -251,6 +235,37 @@ func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 			}
 		}
 	})
+	return p, n, fromOld, fromJournal, err
+}
+
+// machinesOf returns the machines that rows of the old set, or of the journal, are from.
+func (w *Writer) machinesOf(old, journal bool) (machines []Machine) {
+	if old {
+		machines = union(machines, w.old.Machines)
+	}
+	if journal {
+		machines = union(machines, w.machines)
+	}
+	return machines
+}
+
+// newBuild checks the arguments of Commit. The build that it returns reads them and
+// the rows of w.
+func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
+	switch {
+	case len(c.Labels) != len(c.Images):
+		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))
+	case c.Part != nil && len(c.Places) != len(c.Images):
+		return nil, fmt.Errorf("%d places for %d images", len(c.Places), len(c.Images))
+	case (c.Part == nil) != (w.header.Shard == Shard{}) || c.Part != nil && c.Part.Shard != w.header.Shard:
+		return nil, fmt.Errorf("the contents are not those of shard %q", w.header.Shard)
+	}
+	if c.Units != nil {
+		if err := w.name(ctx, &c); err != nil {
+			return nil, err
+		}
+	}
+	plan, n, fromOld, fromJournal, err := w.plan(ctx, &c)
 	if err != nil {
 		return nil, err
 	}
@@ -276,18 +291,11 @@ func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 			}
 		}
 	}
-	var machines []Machine
-	if fromOld {
-		machines = union(machines, w.old.Machines)
-	}
-	if fromJournal {
-		machines = union(machines, w.machines)
-	}
 	h := w.header
 	b := &build{
 		meta: Meta{
 			N: n, D: h.D, DType: h.DType, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
-			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: machines, Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
+			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: w.machinesOf(fromOld, fromJournal), Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
 		},
 		features: matrix(0, h.D),
 		labels:   numbers(func(r planned) int64 { return r.Label }),

@@ -240,17 +240,23 @@ func buildOfParquet(file *columns.File, name string) (*build, error) {
 	if b.meta.Shard != nil {
 		b.places = each(places)
 	}
-	b.features = func(yield func([]float32, error) bool) {
-		again, err := columns.Open(name)
+	b.features = embeddingsOf(name)
+	return b, nil
+}
+
+// embeddingsOf reads the embeddings of a Parquet file.
+func embeddingsOf(name string) iter.Seq2[[]float32, error] {
+	return func(yield func([]float32, error) bool) {
+		file, err := columns.Open(name)
 		if err == nil {
 			enough := errors.New("enough")
-			err = again.Each(func(r columns.Row) error {
+			err = file.Each(func(r columns.Row) error {
 				if !yield(r.Embedding, nil) {
 					return enough
 				}
 				return nil
 			})
-			again.Close()
+			file.Close()
 			if err == enough {
 				return
 			}
@@ -259,5 +265,4 @@ func buildOfParquet(file *columns.File, name string) (*build, error) {
 			yield(nil, err)
 		}
 	}
-	return b, nil
 }

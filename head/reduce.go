@@ -126,6 +126,21 @@ func (r *reduction) rows(ctx context.Context, data features.Rows, memory int64) 
 	return out, ctx.Err()
 }
 
+// project makes c the projection to the principal axes, as many as it wants.
+func (r *reduction) project(c *Conditioning) {
+	dims := r.r
+	if c.Dims > 0 {
+		dims = min(dims, c.Dims)
+	}
+	copyTo(c.Mean, r.mean)
+	c.Matrix = make([]float32, r.d*dims)
+	for e := range dims {
+		for j, v := range r.axes[e*r.d : (e+1)*r.d] {
+			c.Matrix[j*dims+e] = float32(v)
+		}
+	}
+}
+
 // fitReduced is Fit for features whose covariance does not fit into memory: it
 // fits the conditioning to reduced rows, and combines both maps into one of D×R.
 func fitReduced(ctx context.Context, train, validation features.Rows, classes int, o ConditioningOptions) (*Conditioning, error) {
@@ -170,17 +185,7 @@ func fitReduced(ctx context.Context, train, validation features.Rows, classes in
 	r := reductions[inner.L2]
 	c := &Conditioning{ConditioningOptions: inner, Mean: make([]float32, r.d)}
 	if inner.Kind == PCA {
-		dims := r.r
-		if c.Dims > 0 {
-			dims = min(dims, c.Dims)
-		}
-		copyTo(c.Mean, r.mean)
-		c.Matrix = make([]float32, r.d*dims)
-		for e := range dims {
-			for j, v := range r.axes[e*r.d : (e+1)*r.d] {
-				c.Matrix[j*dims+e] = float32(v)
-			}
-		}
+		r.project(c)
 		return c, c.Validate()
 	}
 	inner.L2 = false // the reduced rows are divided by their lengths already

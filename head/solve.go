@@ -69,6 +69,23 @@ func subTo(dst, x, y []float64) {
 	inParts(len(dst), func(from, to int) { floats.SubTo(dst[from:to], x[from:to], y[from:to]) })
 }
 
+// remember keeps a step from theta to trial and the change of the gradient, in the room of
+// the oldest if there are enough.
+func (s *solver) remember(theta, trial, gradient, trialGradient []float64) {
+	var next pair
+	if len(s.pairs) < remembered {
+		next = pair{make([]float64, len(theta)), make([]float64, len(theta))}
+	} else {
+		next = s.pairs[0]
+		s.pairs = append(s.pairs[:0], s.pairs[1:]...)
+	}
+	subTo(next.step, trial, theta)
+	subTo(next.change, trialGradient, gradient)
+	if dot(next.step, next.change) > 0 { // always, except for rounding
+		s.pairs = append(s.pairs, next)
+	}
+}
+
 // minimise changes theta until a step would gain less than the tolerance.
 func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, tolerance float64) error {
 	if len(p.labels) < 2 {
@@ -136,18 +153,7 @@ func (s *solver) minimise(ctx context.Context, p *problem, theta []float64, c, t
 			// The minimum of the parabola through the known values.
 			length *= max(.1, min(.5, length*slope/2/(lower-loss+length*slope)))
 		}
-		var next pair
-		if len(s.pairs) < remembered {
-			next = pair{vector(), vector()}
-		} else {
-			next = s.pairs[0]
-			s.pairs = append(s.pairs[:0], s.pairs[1:]...)
-		}
-		subTo(next.step, trial, theta)
-		subTo(next.change, trialGradient, gradient)
-		if dot(next.step, next.change) > 0 { // always, except for rounding
-			s.pairs = append(s.pairs, next)
-		}
+		s.remember(theta, trial, gradient, trialGradient)
 		copy(theta, trial)
 		gradient, trialGradient, loss = trialGradient, gradient, lower
 	}

@@ -154,6 +154,29 @@ type Trainable interface {
 // mostly in the first epoch.
 const exploded = 10
 
+// schedule returns the plateau of the epochs so far, and what gives the learning rate.
+func (f *fitting) schedule() (*plateau, func() float64) {
+	p := newPlateau(f.opts.LR, f.opts.Patience)
+	for _, e := range f.epochs {
+		p.step(e.ValLoss)
+	}
+	if f.opts.Schedule != Cosine {
+		return p, func() float64 { return p.lr }
+	}
+	steps := float64(f.opts.Epochs * ((len(f.order) + f.opts.Batch - 1) / f.opts.Batch))
+	return p, func() float64 { return f.opts.LR * (1 + math.Cos(math.Pi*float64(f.adam.Steps)/steps)) / 2 }
+}
+
+// epoch returns what is to be said of the epoch that has ended.
+func (f *fitting) epoch(ctx context.Context, m Trainable, val features.Rows, rate float64, batch []float32, labels []int) (e Epoch, err error) {
+	e = Epoch{Epoch: len(f.epochs) + 1, Steps: f.adam.Steps, LR: rate, TrainLoss: f.sum / float64(len(f.order))}
+	e.ValLoss, e.ValAccuracy, err = validate(ctx, m, val, batch, labels)
+	if len(val.Index) == 0 {
+		e.ValLoss = e.TrainLoss
+	}
+	return e, err
+}
+
 // Fit is the training loop of every network; see Train. The options are those
 // that WithDefaults returns.
 func Fit(ctx context.Context, m Trainable, train, val features.Rows, classes int, opts TrainOptions) ([]Epoch, error) {
@@ -180,15 +203,7 @@ func Fit(ctx context.Context, m Trainable, train, val features.Rows, classes int
 	}
 	batch := make([]float32, opts.Batch*train.D)
 	labels := make([]int, opts.Batch)
-	plateau := newPlateau(opts.LR, opts.Patience)
-	for _, e := range f.epochs {
-		plateau.step(e.ValLoss)
-	}
-	rate := func() float64 { return plateau.lr }
-	if opts.Schedule == Cosine {
-		steps := float64(opts.Epochs * ((len(f.order) + opts.Batch - 1) / opts.Batch))
-		rate = func() float64 { return opts.LR * (1 + math.Cos(math.Pi*float64(f.adam.Steps)/steps)) / 2 }
-	}
+	plateau, rate := f.schedule()
 	for len(f.epochs) < opts.Epochs {
 		if err := ctx.Err(); err != nil {
 			return f.epochs, f.stopped(err)
@@ -221,13 +236,9 @@ func Fit(ctx context.Context, m Trainable, train, val features.Rows, classes int
 			}
 			continue
 		}
-		e := Epoch{Epoch: len(f.epochs) + 1, Steps: f.adam.Steps, LR: rate(), TrainLoss: f.sum / float64(len(f.order))}
-		var err error
-		if e.ValLoss, e.ValAccuracy, err = validate(ctx, m, val, batch, labels); err != nil {
+		e, err := f.epoch(ctx, m, val, rate(), batch, labels)
+		if err != nil {
 			return f.epochs, f.stopped(err)
-		}
-		if len(val.Index) == 0 {
-			e.ValLoss = e.TrainLoss
 		}
 		if e.TrainLoss > max(exploded*max(f.first, math.Log(float64(classes))), 1) {
 			return f.epochs, diverged(e.TrainLoss)

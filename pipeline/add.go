@@ -174,6 +174,14 @@ func (a *Addition) compare(ctx context.Context, before, after *Detector, known i
 	if len(rows) == 0 {
 		a.HeldOut, rows = detector.ForCalibration, held("calibration", 0, first)
 	}
+	if err := a.compareKnown(ctx, before, after, row, label, rows); err != nil {
+		return err
+	}
+	return a.compareAdded(ctx, before, after, data, known, first, held)
+}
+
+// compareKnown compares the detectors on rows of classes that were known.
+func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, row func(int) []float32, label func(int) string, rows []int) error {
 	a.All.Class = "all of them"
 	a.Classes = make([]ChangedClass, len(before.Classes))
 	for i, class := range before.Classes {
@@ -194,8 +202,11 @@ func (a *Addition) compare(ctx context.Context, before, after *Detector, known i
 			c.FlaggedAfter += one(is[i].OOD)
 		}
 	}
+	return nil
+}
 
-	// Images that were added.
+// compareAdded compares them on the images that were added, whose rows begin at first.
+func (a *Addition) compareAdded(ctx context.Context, before, after *Detector, data *detector.TrainingData, known, first int, held func(string, int, int) []int) error {
 	for i := range a.Added {
 		added := &a.Added[i]
 		to := first + data.Sets[known+i].N

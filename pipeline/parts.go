@@ -75,42 +75,12 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 	defer func() { err = errors.Join(err, release()) }()
 	made := ""
 	opts.Out, opts.Parts, opts.Speculate = features.PartDir(place, shard), false, false
-	opts.begin = func(ctx context.Context, inputs string) (*ExtractResult, error) {
+	opts.begin = func(ctx context.Context, inputs string) (result *ExtractResult, err error) {
 		made = inputs
-		if before == nil || opts.Force {
-			return nil, nil
+		if before != nil && !opts.Force {
+			result, before, err = partOfBefore(ctx, set, opts, before, inputs)
 		}
-		damaged := set.Whole(ctx, before)
-		if damaged != nil && !errors.Is(damaged, features.ErrDamaged) {
-			return nil, damaged
-		}
-		if damaged != nil || before.Inputs == "" || before.Inputs != inputs || opts.Verify {
-			old := before
-			if damaged != nil {
-				before = nil // it is sent again
-			}
-			if _, err := os.Stat(opts.Out); err == nil {
-				return nil, nil // it was made, and not sent
-			}
-			err := set.Fetch(ctx, old, opts.Out)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
-				err = nil // it is made again
-			}
-			return nil, err
-		}
-		meta, failed, err := set.Look(ctx, shard)
-		if err != nil {
-			return nil, err
-		}
-		result := &ExtractResult{Meta: meta, Reused: meta.N, Failed: failed, Classes: []ClassCount{}}
-		for i, name := range meta.Classes {
-			n := 0
-			if i < len(before.Images) {
-				n = before.Images[i]
-			}
-			result.Classes = append(result.Classes, ClassCount{name, n})
-		}
-		return result, nil
+		return result, err
 	}
 	recordProgress(&opts, opts.Out+".progress")
 	opts.recorder.SendTo(ctx, set.Folder(), parts.PartKind, shard.Index, shard.Count)
@@ -136,6 +106,44 @@ func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult
 		return nil, err
 	}
 	return result, os.RemoveAll(place)
+}
+
+// partOfBefore returns the result of a run before, of which record is what the bucket has,
+// if that was made of the same inputs and nothing of it is damaged. Otherwise it copies
+// the part to the disk, so that only what is new is extracted, and returns the record that
+// counts: nil if the part must be sent again.
+func partOfBefore(ctx context.Context, set *features.Bucket, opts ExtractOptions, record *features.BucketPart, inputs string) (*ExtractResult, *features.BucketPart, error) {
+	damaged := set.Whole(ctx, record)
+	if damaged != nil && !errors.Is(damaged, features.ErrDamaged) {
+		return nil, record, damaged
+	}
+	if damaged != nil || record.Inputs == "" || record.Inputs != inputs || opts.Verify {
+		counts := record
+		if damaged != nil {
+			counts = nil
+		}
+		if _, err := os.Stat(opts.Out); err == nil {
+			return nil, counts, nil // it was made, and not sent
+		}
+		err := set.Fetch(ctx, record, opts.Out)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
+			err = nil // it is made again
+		}
+		return nil, counts, err
+	}
+	meta, failed, err := set.Look(ctx, opts.Shard)
+	if err != nil {
+		return nil, record, err
+	}
+	result := &ExtractResult{Meta: meta, Reused: meta.N, Failed: failed, Classes: []ClassCount{}}
+	for i, name := range meta.Classes {
+		n := 0
+		if i < len(record.Images) {
+			n = record.Images[i]
+		}
+		result.Classes = append(result.Classes, ClassCount{name, n})
+	}
+	return result, record, nil
 }
 
 // placeFor returns a folder in cache for the work on a part of the set at a URL, and
@@ -299,123 +307,135 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	if err != nil {
 		return p, err
 	}
-	var units []int
+	s := &sourcePart{found: found, places: map[string]int{}}
 	many := 0
 	for i := range found.Units {
 		u := &found.Units[i]
 		if holds(shard, u, many) {
-			units = append(units, i)
+			s.mine = append(s.mine, i)
 		}
 		if u.Many() {
 			many++
 		}
 	}
-	mine := slices.Clone(units)
-	rest := func(but []string) string {
-		listing, without := sha256.New(), setOf(but)
-		for _, i := range mine {
-			u := &found.Units[i]
-			if without[u.Name()] {
-				continue
-			}
-			fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name(), u.Size, u.Version)
-			if u.Version == "" && u.MTime != 0 { // an image in a folder
-				fmt.Fprintf(listing, "%d\x00", u.MTime)
-			}
-		}
-		return hex.EncodeToString(listing.Sum(nil))
-	}
-	p.images, p.listing = -1, rest(nil)
-	p.lost = func(before []string) error {
-		known := setOf(before)
-		for _, i := range mine {
-			if u := &found.Units[i]; u.Err() != nil && !errors.Is(u.Err(), fs.ErrNotExist) && !known[u.Name()] {
-				return u.Err()
-			}
-		}
-		return nil
-	}
-	places := map[string]int{}
-	p.retry = &Retry{
-		Rest: rest,
-		Only: func(files []string) {
-			again := setOf(files)
-			units = slices.DeleteFunc(units, func(i int) bool { return !again[found.Units[i].Name()] })
-			for place, i := range mine {
-				places[found.Units[i].Name()] = place
-			}
-		},
-		Place: func(path string) int {
-			for end := 0; end <= len(path); end++ { // a # may be in the name of a file, too
-				if end < len(path) && path[end] != '#' {
-					continue
-				}
-				if place, ok := places[path[:end]]; ok {
-					return place
-				}
-			}
-			return -1
-		},
-	}
-	at := 0            // the unit of the last line, an index into units
-	var lines []string // the paths of that unit that have one
-	p.known = func(path string) bool {
-		for next := at; next < len(units); next++ {
-			name := found.Units[units[next]].Name()
-			if path != name && !strings.HasPrefix(path, name+"#") {
-				continue
-			}
-			if next != at {
-				at, lines = next, nil
-			}
-			lines = append(lines, path)
-			return true
-		}
-		return false
-	}
-	p.rest = func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(string)) ([]images.Item, func()) {
-		before, expected := int64(0), int64(0)
-		for _, unit := range units[:at] {
-			before += max(found.Units[unit].Size, 1)
-		}
-		for _, unit := range units[at:] {
-			expected += max(found.Units[unit].Size/(100<<10), 1)
-		}
-		stream := found.Stream(ctx, units[at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
-			if u := &found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
-				unread(u.Name())
-			}
-		}})
-		run.Expected = int(expected)
-		run.Feed = func(ctx context.Context) (images.Item, error) {
-			for {
-				item, unit, err := stream.Next(ctx)
-				if recorder.Share(stream.Share()); len(lines) == 0 || err != nil && err != io.EOF {
-					return item, err
-				}
-				place := -1
-				if err == nil && unit == units[at] {
-					place = slices.Index(lines, pathOf(item))
-				}
-				if place != 0 { // it was not read to its end then, or is another now
-					unread(found.Units[units[at]].Name())
-				}
-				if err != nil || unit != units[at] {
-					lines = nil
-				}
-				if place < 0 {
-					return item, err
-				}
-				if place == 0 {
-					lines = lines[1:]
-				} else {
-					lines = slices.Delete(lines, place, place+1)
-				}
-			}
-		}
-		return nil, stream.Close
-	}
+	s.units = slices.Clone(s.mine)
+	p.images, p.listing, p.lost, p.known, p.rest = -1, s.listing(nil), s.lost, s.known, s.rest
+	p.retry = &Retry{Rest: s.listing, Only: s.only, Place: s.place}
 	return p, nil
+}
+
+// sourcePart is the part of the units of sources that a shard has.
+type sourcePart struct {
+	found  *images.Sources
+	mine   []int          // the units of the shard
+	units  []int          // those that are read
+	places map[string]int // of the units, where only some are read again
+	at     int            // the unit of the last line, an index into units
+	lines  []string       // the paths of that unit that have one
+}
+
+// listing identifies the units but for some.
+func (s *sourcePart) listing(but []string) string {
+	listing, without := sha256.New(), setOf(but)
+	for _, i := range s.mine {
+		u := &s.found.Units[i]
+		if without[u.Name()] {
+			continue
+		}
+		fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name(), u.Size, u.Version)
+		if u.Version == "" && u.MTime != 0 { // an image in a folder
+			fmt.Fprintf(listing, "%d\x00", u.MTime)
+		}
+	}
+	return hex.EncodeToString(listing.Sum(nil))
+}
+
+func (s *sourcePart) lost(before []string) error {
+	known := setOf(before)
+	for _, i := range s.mine {
+		if u := &s.found.Units[i]; u.Err() != nil && !errors.Is(u.Err(), fs.ErrNotExist) && !known[u.Name()] {
+			return u.Err()
+		}
+	}
+	return nil
+}
+
+func (s *sourcePart) only(files []string) {
+	again := setOf(files)
+	s.units = slices.DeleteFunc(s.units, func(i int) bool { return !again[s.found.Units[i].Name()] })
+	for place, i := range s.mine {
+		s.places[s.found.Units[i].Name()] = place
+	}
+}
+
+func (s *sourcePart) place(path string) int {
+	for end := 0; end <= len(path); end++ { // a # may be in the name of a file, too
+		if end < len(path) && path[end] != '#' {
+			continue
+		}
+		if place, ok := s.places[path[:end]]; ok {
+			return place
+		}
+	}
+	return -1
+}
+
+func (s *sourcePart) known(path string) bool {
+	for next := s.at; next < len(s.units); next++ {
+		name := s.found.Units[s.units[next]].Name()
+		if path != name && !strings.HasPrefix(path, name+"#") {
+			continue
+		}
+		if next != s.at {
+			s.at, s.lines = next, nil
+		}
+		s.lines = append(s.lines, path)
+		return true
+	}
+	return false
+}
+
+func (s *sourcePart) rest(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(string)) ([]images.Item, func()) {
+	before, expected := int64(0), int64(0)
+	for _, unit := range s.units[:s.at] {
+		before += max(s.found.Units[unit].Size, 1)
+	}
+	for _, unit := range s.units[s.at:] {
+		expected += max(s.found.Units[unit].Size/(100<<10), 1)
+	}
+	stream := s.found.Stream(ctx, s.units[s.at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
+		if u := &s.found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
+			unread(u.Name())
+		}
+	}})
+	run.Expected = int(expected)
+	run.Feed = func(ctx context.Context) (images.Item, error) {
+		for {
+			item, unit, err := stream.Next(ctx)
+			if recorder.Share(stream.Share()); len(s.lines) == 0 || err != nil && err != io.EOF {
+				return item, err
+			}
+			place := -1
+			if err == nil && unit == s.units[s.at] {
+				place = slices.Index(s.lines, pathOf(item))
+			}
+			if place != 0 { // it was not read to its end then, or is another now
+				unread(s.found.Units[s.units[s.at]].Name())
+			}
+			if err != nil || unit != s.units[s.at] {
+				s.lines = nil
+			}
+			if place < 0 {
+				return item, err
+			}
+			if place == 0 {
+				s.lines = s.lines[1:]
+			} else {
+				s.lines = slices.Delete(s.lines, place, place+1)
+			}
+		}
+	}
+	return nil, stream.Close
 }
 
 func setOf(names []string) map[string]bool {

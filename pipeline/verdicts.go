@@ -289,6 +289,42 @@ type Elsewhere struct {
 	Fetch func(file string) error
 }
 
+// claim locks the part, or, to speculate, makes room for one more run that makes it.
+func (w *VerdictWriter) claim(speculate bool) error {
+	const most = 8 // runs at a time
+	for n := 1; w.lock == nil; {
+		if w.partialDir = w.base + ".partial"; n > 1 {
+			w.partialDir += fmt.Sprint("-", n)
+		}
+		if err := os.MkdirAll(w.partialDir, 0o777); err != nil {
+			return err
+		}
+		lock := flock.New(w.partial("lock"))
+		ok, err := lock.TryLock()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed just now by a run that has finished
+		}
+		if err == nil && !ok && speculate && n < most {
+			n++
+			continue
+		}
+		if err == nil && !ok {
+			err = fmt.Errorf("%s: %w", w.base, features.ErrLocked)
+		}
+		if err != nil {
+			return err
+		}
+		held, heldErr := lock.Stat()
+		there, thereErr := os.Stat(lock.Path())
+		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
+			w.lock = lock
+		} else if err := lock.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // CreateVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
 // run, known is asked for each in turn whether the next image has this path; from the
 // first on that it denies they are made again. So is a part of other images, by path, size
@@ -308,36 +344,8 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 	}
 	work.Shard = shard.String()
 	w := &VerdictWriter{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
-	const most = 8 // runs at a time
-	for n := 1; w.lock == nil; {
-		if w.partialDir = w.base + ".partial"; n > 1 {
-			w.partialDir += fmt.Sprint("-", n)
-		}
-		if err := os.MkdirAll(w.partialDir, 0o777); err != nil {
-			return nil, err
-		}
-		lock := flock.New(w.partial("lock"))
-		ok, err := lock.TryLock()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed just now by a run that has finished
-		}
-		if err == nil && !ok && o.Speculate && n < most {
-			n++
-			continue
-		}
-		if err == nil && !ok {
-			err = fmt.Errorf("%s: %w", w.base, features.ErrLocked)
-		}
-		if err != nil {
-			return nil, err
-		}
-		held, heldErr := lock.Stat()
-		there, thereErr := os.Stat(lock.Path())
-		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
-			w.lock = lock
-		} else if err := lock.Close(); err != nil {
-			return nil, err
-		}
+	if err := w.claim(o.Speculate); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -569,6 +577,41 @@ const (
 	oldUnreadFile = "unread.json"
 )
 
+// count counts the lines of a file in r, and returns the file of the part: that one, or a
+// Parquet file that it makes of it.
+func (w *VerdictWriter) count(r *VerdictRecord, lines string) (string, error) {
+	write := func(VerdictLine) error { return nil }
+	from, end := lines, func() error { return nil }
+	if w.work.Format == Parquet {
+		table, err := os.Create(w.partial("lines.parquet"))
+		if err != nil {
+			return "", err
+		}
+		defer table.Close()
+		rows := parquet.NewGenericWriter[parquetLine](table, parquet.CreatedBy("mlrbfn", "1", ""), parquet.MaxRowsPerRowGroup(1<<17))
+		from = table.Name()
+		write = func(l VerdictLine) error {
+			_, err := rows.Write([]parquetLine{newParquetLine(l)})
+			return err
+		}
+		end = func() error { return errors.Join(rows.Close(), table.Sync(), table.Close()) } // Windows renames no file that is open
+	}
+	for text, err := range linesOf(lines) {
+		var l VerdictLine
+		if err == nil {
+			err = json.Unmarshal(text, &l)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", lines, err)
+		}
+		r.count(l)
+		if err := write(l); err != nil {
+			return "", err
+		}
+	}
+	return from, end()
+}
+
 // Commit finishes the part when all images have a line, and closes w.
 func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
 	if w.done != nil {
@@ -595,39 +638,7 @@ func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
 			return nil, err
 		}
 	}
-	from := lines
-	var rows *parquet.GenericWriter[parquetLine]
-	var table *os.File
-	if w.work.Format == Parquet {
-		var err error
-		if table, err = os.Create(w.partial("lines.parquet")); err != nil {
-			return nil, err
-		}
-		defer table.Close()
-		rows = parquet.NewGenericWriter[parquetLine](table, parquet.CreatedBy("mlrbfn", "1", ""), parquet.MaxRowsPerRowGroup(1<<17))
-		from = table.Name()
-	}
-	err := func() error {
-		for text, err := range linesOf(lines) {
-			var l VerdictLine
-			if err == nil {
-				err = json.Unmarshal(text, &l)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", lines, err)
-			}
-			r.count(l)
-			if rows != nil {
-				if _, err := rows.Write([]parquetLine{newParquetLine(l)}); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}()
-	if err == nil && rows != nil {
-		err = errors.Join(rows.Close(), table.Sync(), table.Close()) // Windows renames no file that is open
-	}
+	from, err := w.count(r, lines)
 	if err != nil {
 		return nil, err
 	}

@@ -166,6 +166,82 @@ func (s *search) run(ctx context.Context, n int, b Batch) error {
 	return nil
 }
 
+// scale puts queries [from, to) of x, scaled by a power of 2, which is exact, to a length in
+// [1/2, 1), into scaled, and their lengths into length. What is not finite has the score NaN.
+func (s *search) scale(x, scaled []float32, length []float64, found []heap, from, to int) {
+	d := s.bank.D
+	for i := from; i < to; i++ {
+		row := x[i*d : (i+1)*d]
+		l, exponent := math.Frexp(norm(row))
+		if !finite(l) {
+			if cap(found[i]) > 0 {
+				found[i] = append(found[i], math.NaN())
+			}
+			for _, r := range s.relations {
+				r.scores[i] = math.NaN()
+			}
+			continue
+		}
+		length[i] = l
+		factor := math.Ldexp(1, -exponent)
+		for j, v := range row {
+			scaled[i*d+j] = float32(float64(v) * factor)
+		}
+	}
+}
+
+// searchPass compares queries with the rows of a block of the bank.
+type searchPass struct {
+	s       *search
+	rows    *packed
+	left    *kernels.Left
+	scaled  []float32
+	length  []float64
+	found   []heap
+	k, most int // neighbours of a query, and its candidates in the block
+	some    int // rows of the block at a time
+	wide    int // queries at a time
+	rooms   chan *searchRoom
+}
+
+// look compares queries [i, to).
+func (p *searchPass) look(i, to int) {
+	m := len(p.rows.at)
+	room := <-p.rooms
+	defer func() { p.rooms <- room }()
+	room.look(p.s.relations, i, to)
+	all := tile{p.rows, p.left, p.scaled, p.length, i, to, 0, m, room}
+	var lists []shortlist
+	if p.k > 0 {
+		lists = room.shortlists(to-i, p.most)
+	}
+	for at := range lists {
+		lists[at].floor = all.floor(p.found[i+at], i+at, p.k)
+	}
+	for first := 0; first < m; first += p.some {
+		last := min(first+p.some, m)
+		for from := i; from < to; from += tileRows {
+			t := tile{p.rows, p.left, p.scaled, p.length, from, min(from+tileRows, to), first, last, room}
+			t.multiply()
+			for at, r := range p.s.relations {
+				p.s.exact.Add(r.relate(&t, room.some[at][from%p.wide*len(r.lengths):]))
+			}
+			for at := from; at < t.to && p.k > 0; at++ {
+				if p.length[at] > 0 {
+					p.found[at] = t.collect(&lists[at-i], p.found[at], at, p.k)
+				}
+			}
+		}
+	}
+	for at := range lists {
+		l := &lists[at]
+		p.found[i+at] = all.settle(l, p.found[i+at], i+at, p.k, all.cut(l, i+at, p.k))
+		p.found[i+at] = all.compute(l.candidates, p.found[i+at], i+at, p.k)
+	}
+	p.s.exact.Add(room.exact)
+	room.exact = 0
+}
+
 // some does run for queries x [n, D], from the first on, that are held in memory at
 // once.
 func (s *search) some(ctx context.Context, x []float32, first, block, workers int) error {
@@ -174,31 +250,15 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 	k := min(s.k, s.bank.N)
 	s.coarse = n >= leastCoarse && s.bank.N/max(k, 1) >= leastCoarse && !slices.ContainsFunc(s.relations, func(r *relation) bool { return r.total != nil })
 	s.exact.Store(0)
-	// Scaled by a power of 2, which is exact, to a length in [1/2, 1).
 	scaled, length := make([]float32, len(x)), make([]float64, n)
 	left := kernels.NewLeft(scaled, d, s.coarse)
 	found := make([]heap, n)
 	values := make([]float64, n*k)
+	for i := range found {
+		found[i] = values[i*k : i*k : (i+1)*k]
+	}
 	err := parallel.Blocks(ctx, n, blockRows, func(from, to int) {
-		for i := from; i < to; i++ {
-			found[i] = values[i*k : i*k : (i+1)*k]
-			row := x[i*d : (i+1)*d]
-			l, exponent := math.Frexp(norm(row))
-			if !finite(l) {
-				if k > 0 {
-					found[i] = append(found[i], math.NaN())
-				}
-				for _, r := range s.relations {
-					r.scores[i] = math.NaN()
-				}
-				continue
-			}
-			length[i] = l
-			factor := math.Ldexp(1, -exponent)
-			for j, v := range row {
-				scaled[i*d+j] = float32(float64(v) * factor)
-			}
-		}
+		s.scale(x, scaled, length, found, from, to)
 		left.Set(from, to)
 	})
 	if err != nil {
@@ -219,46 +279,13 @@ func (s *search) some(ctx context.Context, x []float32, first, block, workers in
 				return err
 			}
 		}
-		m, wide, some := len(rows.at), tileRows, max(len(rows.at), 1)
+		wide, some := tileRows, max(len(rows.at), 1)
 		if s.coarse {
 			wide = min(max(n/(4*workers*tileRows), 1)*tileRows, wideRows)
 			some = max(cacheBytes/rows.unit.RowBytes()/cacheRows, 1) * cacheRows
 		}
-		err := parallel.Blocks(ctx, n, wide, func(i, to int) {
-			room := <-rooms
-			defer func() { rooms <- room }()
-			room.look(s.relations, i, to)
-			all := tile{&rows, left, scaled, length, i, to, 0, m, room}
-			var lists []shortlist
-			if k > 0 {
-				lists = room.shortlists(to-i, mostCandidates(k, block))
-			}
-			for at := range lists {
-				lists[at].floor = all.floor(found[i+at], i+at, k)
-			}
-			for first := 0; first < m; first += some {
-				last := min(first+some, m)
-				for from := i; from < to; from += tileRows {
-					t := tile{&rows, left, scaled, length, from, min(from+tileRows, to), first, last, room}
-					t.multiply()
-					for at, r := range s.relations {
-						s.exact.Add(r.relate(&t, room.some[at][from%wide*len(r.lengths):]))
-					}
-					for at := from; at < t.to && k > 0; at++ {
-						if length[at] > 0 {
-							found[at] = t.collect(&lists[at-i], found[at], at, k)
-						}
-					}
-				}
-			}
-			for at := range lists {
-				l := &lists[at]
-				found[i+at] = all.settle(l, found[i+at], i+at, k, all.cut(l, i+at, k))
-				found[i+at] = all.compute(l.candidates, found[i+at], i+at, k)
-			}
-			s.exact.Add(room.exact)
-			room.exact = 0
-		})
+		pass := searchPass{s, &rows, left, scaled, length, found, k, mostCandidates(k, block), some, wide, rooms}
+		err := parallel.Blocks(ctx, n, wide, pass.look)
 		if err != nil {
 			return err
 		}

@@ -192,6 +192,37 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // whoever has left gets no answer
 }
 
+// judgeInput judges the images, or the rows of features, of a request.
+func (s *Server) judgeInput(ctx context.Context, main, shadow *pool.Loaded, source string, in inferTensor, seats *seats) ([]outcome, error) {
+	switch {
+	case in.Name == imageInput && in.Datatype == inferBytes:
+		n := len(in.Elements)
+		switch {
+		case n == 0:
+			return nil, refuse(http.StatusBadRequest, "the request has no image in it")
+		case n > s.opts.MaxImages:
+			return nil, refuse(http.StatusRequestEntityTooLarge, "%d images; a request may have %d", n, s.opts.MaxImages)
+		}
+		if err := seats.take(n - 1); err != nil {
+			return nil, err
+		}
+		pictures := make([]picture, n)
+		for i, data := range in.Elements {
+			pictures[i].data = data
+		}
+		return s.all(ctx, main, shadow, source, pictures), nil
+	case in.Name == featuresInput && in.Datatype == FP32:
+		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
+			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
+		}
+		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= features.MostValue) }); at >= 0 {
+			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], features.MostValue)
+		}
+		return s.rows(ctx, main, source, in.Values)
+	}
+	return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, inferBytes, featuresInput, FP32)
+}
+
 func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Request, main, shadow *pool.Loaded, seats *seats) (*inferResponse, error) {
 	source, err := sourceOf(r)
 	if err != nil {
@@ -226,36 +257,9 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 	if _, err := request.Choose(outputs(nil)); err != nil { // before any work
 		return nil, err
 	}
-	var outcomes []outcome
-	switch in := request.Inputs[0]; {
-	case in.Name == imageInput && in.Datatype == inferBytes:
-		n := len(in.Elements)
-		switch {
-		case n == 0:
-			return nil, refuse(http.StatusBadRequest, "the request has no image in it")
-		case n > s.opts.MaxImages:
-			return nil, refuse(http.StatusRequestEntityTooLarge, "%d images; a request may have %d", n, s.opts.MaxImages)
-		}
-		if err := seats.take(n - 1); err != nil {
-			return nil, err
-		}
-		pictures := make([]picture, n)
-		for i, data := range in.Elements {
-			pictures[i].data = data
-		}
-		outcomes = s.all(ctx, main, shadow, source, pictures)
-	case in.Name == featuresInput && in.Datatype == FP32:
-		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
-			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
-		}
-		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= features.MostValue) }); at >= 0 {
-			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], features.MostValue)
-		}
-		if outcomes, err = s.rows(ctx, main, source, in.Values); err != nil {
-			return nil, err
-		}
-	default:
-		return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, inferBytes, featuresInput, FP32)
+	outcomes, err := s.judgeInput(ctx, main, shadow, source, request.Inputs[0], seats)
+	if err != nil {
+		return nil, err
 	}
 	// One image that cannot be read spoils no other if the answer says which it is.
 	says := len(request.Outputs) == 0 || slices.ContainsFunc(request.Outputs, func(w inferWanted) bool { return w.Name == errorOutput })

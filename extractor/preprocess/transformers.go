@@ -117,27 +117,55 @@ var typeless = map[string]string{
 	"efficientnet": "EfficientNet",
 }
 
+// transformersConfig is Hugging Face's preprocessor_config.json.
+type transformersConfig struct {
+	ImageProcessorType   string      `json:"image_processor_type"`
+	FeatureExtractorType string      `json:"feature_extractor_type"`
+	DoResize             *bool       `json:"do_resize"`
+	Size                 *edges      `json:"size"`
+	DefaultToSquare      *bool       `json:"default_to_square"`
+	Resample             *float64    `json:"resample"` // some files have 2.0
+	DoCenterCrop         *bool       `json:"do_center_crop"`
+	CropSize             *edges      `json:"crop_size"`
+	CropPct              *float64    `json:"crop_pct"`
+	DoRescale            *bool       `json:"do_rescale"`
+	RescaleFactor        *float64    `json:"rescale_factor"`
+	RescaleOffset        *bool       `json:"rescale_offset"`
+	DoNormalize          *bool       `json:"do_normalize"`
+	ImageMean            *perChannel `json:"image_mean"`
+	ImageStd             *perChannel `json:"image_std"`
+	IncludeTop           *bool       `json:"include_top"`
+}
+
+// resize sets how s resizes, which the image processor called name does in its kind's way.
+func (cfg *transformersConfig) resize(s *Spec, kind processor, name string) error {
+	if cfg.Resample == nil && kind.resample == -1 {
+		return fmt.Errorf("resample is missing, and versions of transformers differ in what %s does then; add it (0 nearest, 2 bilinear, 3 bicubic)", name)
+	}
+	filters := []Filter{Nearest, Lanczos, Bilinear, Bicubic, Box, Hamming}
+	code := or(cfg.Resample, float64(kind.resample))
+	if !(code >= 0 && code < float64(len(filters))) || code != math.Trunc(code) {
+		return fmt.Errorf("resample is %v, want 0 to %d", code, len(filters)-1)
+	}
+	s.Filter = filters[int(code)]
+	if kind.floating && s.Filter != Bilinear && s.Filter != Nearest {
+		return fmt.Errorf("resample is %v: %s resizes in floating point, beyond black and white, and only bilinear (2) and nearest (0) are supported then", code, name)
+	}
+	size, err := or(cfg.Size, kind.size).resolve("size", or(cfg.DefaultToSquare, kind.square))
+	if err != nil {
+		return err
+	}
+	pct := 224. / 256
+	if kind.poolFormer {
+		pct = 0.9
+	}
+	return kind.resize(s, size, or(cfg.CropPct, pct))
+}
+
 // parseTransformers reads Hugging Face's preprocessor_config.json; fields are
 // the raw fields of data. modelType tells its kind where it does not.
 func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType string) (*Spec, error) {
-	var cfg struct {
-		ImageProcessorType   string      `json:"image_processor_type"`
-		FeatureExtractorType string      `json:"feature_extractor_type"`
-		DoResize             *bool       `json:"do_resize"`
-		Size                 *edges      `json:"size"`
-		DefaultToSquare      *bool       `json:"default_to_square"`
-		Resample             *float64    `json:"resample"` // some files have 2.0
-		DoCenterCrop         *bool       `json:"do_center_crop"`
-		CropSize             *edges      `json:"crop_size"`
-		CropPct              *float64    `json:"crop_pct"`
-		DoRescale            *bool       `json:"do_rescale"`
-		RescaleFactor        *float64    `json:"rescale_factor"`
-		RescaleOffset        *bool       `json:"rescale_offset"`
-		DoNormalize          *bool       `json:"do_normalize"`
-		ImageMean            *perChannel `json:"image_mean"`
-		ImageStd             *perChannel `json:"image_std"`
-		IncludeTop           *bool       `json:"include_top"`
-	}
+	var cfg transformersConfig
 	if err := json.Unmarshal(data, &cfg); err != nil {
 		return nil, fmt.Errorf("configuration of transformers: %w", err)
 	}
@@ -170,27 +198,7 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType
 
 	s := &Spec{Resize: None, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	if or(cfg.DoResize, true) {
-		if cfg.Resample == nil && kind.resample == -1 {
-			return nil, fmt.Errorf("resample is missing, and versions of transformers differ in what %s does then; add it (0 nearest, 2 bilinear, 3 bicubic)", name)
-		}
-		filters := []Filter{Nearest, Lanczos, Bilinear, Bicubic, Box, Hamming}
-		code := or(cfg.Resample, float64(kind.resample))
-		if !(code >= 0 && code < float64(len(filters))) || code != math.Trunc(code) {
-			return nil, fmt.Errorf("resample is %v, want 0 to %d", code, len(filters)-1)
-		}
-		s.Filter = filters[int(code)]
-		if kind.floating && s.Filter != Bilinear && s.Filter != Nearest {
-			return nil, fmt.Errorf("resample is %v: %s resizes in floating point, beyond black and white, and only bilinear (2) and nearest (0) are supported then", code, name)
-		}
-		size, err := or(cfg.Size, kind.size).resolve("size", or(cfg.DefaultToSquare, kind.square))
-		if err != nil {
-			return nil, err
-		}
-		pct := 224. / 256
-		if kind.poolFormer {
-			pct = 0.9
-		}
-		if err := kind.resize(s, size, or(cfg.CropPct, pct)); err != nil {
+		if err := cfg.resize(s, kind, name); err != nil {
 			return nil, err
 		}
 	}

@@ -43,42 +43,8 @@ func printFolder(w io.Writer, dir string, f *pipeline.RunFolder, now time.Time) 
 		fmt.Fprintf(w, ", about %s left", pipeline.DurationText(f.Left))
 	}
 	fmt.Fprintln(w)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
-	total := func(s pipeline.RunShard) string {
-		switch {
-		case s.Total < 0:
-			return "?"
-		case s.About:
-			return fmt.Sprint("about ", s.Total)
-		}
-		return fmt.Sprint(s.Total)
-	}
-	shown := 0
-	for _, shard := range f.Shards {
-		// Of many, those that need a look.
-		if len(f.Shards) > mostRows && (shard.State == pipeline.Finished || shown == mostRows) {
-			continue
-		}
-		shown++
-		failed := 0
-		for _, n := range shard.Errors {
-			failed += n
-		}
-		moved, speed := "", ""
-		if shard.Moved != nil && shard.State != pipeline.Finished {
-			moved = pipeline.DurationText(now.Sub(*shard.Moved).Seconds()) + " ago"
-		}
-		if shard.PerSecond > 0 {
-			speed = fmt.Sprintf("%.3g", shard.PerSecond)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, total(shard), speed, failed, moved)
-	}
-	if err := t.Flush(); err != nil {
+	if err := printShards(w, f.Shards, now); err != nil {
 		return err
-	}
-	if left := len(f.Shards) - shown; left > 0 {
-		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
 	}
 	const most = 10
 	kinds := pipeline.MostErrors(f.Errors)
@@ -111,6 +77,47 @@ func printFolder(w io.Writer, dir string, f *pipeline.RunFolder, now time.Time) 
 			return err
 		}
 		fmt.Fprintf(w, "p-values in steps of 1/%d: %v\n", len(v.PValues), v.PValues)
+	}
+	return nil
+}
+
+// printShards prints a line for each shard; of many, for those that need a look.
+func printShards(w io.Writer, shards []pipeline.RunShard, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
+	total := func(s pipeline.RunShard) string {
+		switch {
+		case s.Total < 0:
+			return "?"
+		case s.About:
+			return fmt.Sprint("about ", s.Total)
+		}
+		return fmt.Sprint(s.Total)
+	}
+	shown := 0
+	for _, shard := range shards {
+		if len(shards) > mostRows && (shard.State == pipeline.Finished || shown == mostRows) {
+			continue
+		}
+		shown++
+		failed := 0
+		for _, n := range shard.Errors {
+			failed += n
+		}
+		moved, speed := "", ""
+		if shard.Moved != nil && shard.State != pipeline.Finished {
+			moved = pipeline.DurationText(now.Sub(*shard.Moved).Seconds()) + " ago"
+		}
+		if shard.PerSecond > 0 {
+			speed = fmt.Sprintf("%.3g", shard.PerSecond)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, total(shard), speed, failed, moved)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if left := len(shards) - shown; left > 0 {
+		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
 	}
 	return nil
 }

@@ -89,12 +89,7 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 	last := j == k-1
 	p := min(j, k-2) // the poles of the function are p and p+1
 	origin := poles[j]
-	near := func() {
-		for i, v := range poles {
-			differences[i] = v - origin
-		}
-	}
-	near()
+	subtract(differences, poles, origin)
 	// f at x: its terms up to pole p and their derivative, those of the other poles,
 	// and how large an error of f can be, in units of the rounding.
 	terms := func(x float64) (below, slopeBelow, above, slopeAbove, size float64) {
@@ -147,7 +142,7 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 	default:
 		low, high = -x, 0
 		origin = poles[j+1]
-		near()
+		subtract(differences, poles, origin)
 		a, b := c*gap-s0-s1, s1*gap
 		if root := math.Sqrt(math.Abs(a*a + 4*b*c)); a < 0 {
 			x = 2 * b / (a - root)
@@ -155,6 +150,22 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 			x = -(a + root) / (2 * c)
 		}
 	}
+	x = refine(x, low, high, rho, p, last, differences, terms)
+	for i, v := range differences {
+		differences[i] = v - x
+	}
+	return origin + x
+}
+
+// subtract puts poles − origin into differences.
+func subtract(differences, poles []float64, origin float64) {
+	for i, v := range poles {
+		differences[i] = v - origin
+	}
+}
+
+// refine takes steps from x, which is between low and high, to the root.
+func refine(x, low, high, rho float64, p int, last bool, differences []float64, terms func(float64) (below, slopeBelow, above, slopeAbove, size float64)) float64 {
 	for range 200 {
 		if !(low < x && x < high) {
 			x = low + (high-low)/2
@@ -192,8 +203,5 @@ func root(j int, rho float64, poles, squares, differences []float64) (value floa
 		}
 		x += step
 	}
-	for i, v := range differences {
-		differences[i] = v - x
-	}
-	return origin + x
+	return x
 }

@@ -16,56 +16,94 @@ type gif struct {
 	background    uint8    // the index that the canvas is filled with
 	codeBits      int
 	interlaced    bool
-	data          []byte // from the first block of pixels on
+	data          []byte // that is not read yet: at last, from the first block of pixels on
+}
+
+func little(b []byte) int { return int(b[0]) | int(b[1])<<8 }
+
+// next takes n bytes of the data, fewer at the file's end.
+func (g *gif) next(n int) []byte {
+	n = min(n, len(g.data))
+	taken := g.data[:n:n]
+	g.data = g.data[n:]
+	return taken
+}
+
+// block takes a block; nil is the last one.
+func (g *gif) block() []byte {
+	if length := g.next(1); len(length) == 1 && length[0] > 0 {
+		return g.next(int(length[0]))
+	}
+	return nil
+}
+
+// readPalette reads the palette if the flags say that there is one, and has greys otherwise
+// unless there was one before.
+func (g *gif) readPalette(flags byte) (err error) {
+	const hasPalette = 0x80
+	if g.palette == nil {
+		g.palette = greys()
+	}
+	if flags&hasPalette == 0 {
+		return nil
+	}
+	entries := g.next(3 << (1 + flags&7))
+	g.palette = greys()
+	for i, v := range entries {
+		if int(v) != i/3 {
+			g.palette, err = newPalette(entries, 3, 0, 1, 2)
+			return err
+		}
+	}
+	return nil
+}
+
+// readDescriptor reads what stands before the pixels of the first frame.
+func (g *gif) readDescriptor() error {
+	const interlace = 0x40
+	descriptor := g.next(9)
+	if len(descriptor) < 9 {
+		return errTruncated
+	}
+	g.frame = rectangle{x0: little(descriptor), y0: little(descriptor[2:])}
+	g.frame.x1 = g.frame.x0 + little(descriptor[4:])
+	g.frame.y1 = g.frame.y0 + little(descriptor[6:])
+	g.width, g.height = max(g.width, g.frame.x1), max(g.height, g.frame.y1)
+	if g.width == 0 || g.height == 0 {
+		return fmt.Errorf("its size is %d×%d", g.width, g.height)
+	}
+	if err := g.readPalette(descriptor[8]); err != nil {
+		return err
+	}
+	g.interlaced = descriptor[8]&interlace != 0
+	bits := g.next(1)
+	if len(bits) == 0 {
+		return errTruncated
+	}
+	g.codeBits = int(bits[0])
+	return nil
 }
 
 // OpenGIF reads a GIF up to the pixels of its first frame. The canvas is enlarged
 // so that it contains the frame.
 func OpenGIF(data []byte) (Picture, error) {
-	const header, hasPalette, interlace = 13, 0x80, 0x40
+	const header = 13
 	if len(data) < header {
 		return nil, errTruncated
 	}
-	little := func(b []byte) int { return int(b[0]) | int(b[1])<<8 }
-	g := &gif{width: little(data[6:]), height: little(data[8:]), palette: greys()}
-	at := header
-	next := func(n int) []byte { // fewer at the file's end
-		from := at
-		at = min(at+n, len(data))
-		return data[from:at]
-	}
-	block := func() []byte { // nil at the last one
-		if length := next(1); len(length) == 1 && length[0] > 0 {
-			return next(int(length[0]))
-		}
-		return nil
-	}
-	readPalette := func(flags byte) error {
-		entries := next(3 << (1 + flags&7))
-		g.palette = greys()
-		for i, v := range entries {
-			if int(v) != i/3 {
-				var err error
-				g.palette, err = newPalette(entries, 3, 0, 1, 2)
-				return err
-			}
-		}
-		return nil
-	}
-	if flags := data[10]; flags&hasPalette != 0 {
-		if err := readPalette(flags); err != nil {
-			return nil, err
-		}
+	g := &gif{width: little(data[6:]), height: little(data[8:]), data: data[header:]}
+	if err := g.readPalette(data[10]); err != nil {
+		return nil, err
 	}
 	for {
-		introducer := next(1)
+		introducer := g.next(1)
 		if len(introducer) == 0 || introducer[0] == ';' {
 			return nil, errors.New("it has no frame")
 		}
 		switch introducer[0] {
 		case '!':
 			const graphicControl, comment = 0xf9, 0xfe
-			label, first := next(1), block()
+			label, first := g.next(1), g.block()
 			if len(label) == 0 {
 				return nil, errTruncated
 			}
@@ -80,32 +118,12 @@ func OpenGIF(data []byte) (Picture, error) {
 			case label[0] == comment && first == nil:
 				continue
 			}
-			for len(block()) > 0 {
+			for len(g.block()) > 0 {
 			}
 		case ',':
-			descriptor := next(9)
-			if len(descriptor) < 9 {
-				return nil, errTruncated
+			if err := g.readDescriptor(); err != nil {
+				return nil, err
 			}
-			g.frame = rectangle{x0: little(descriptor), y0: little(descriptor[2:])}
-			g.frame.x1 = g.frame.x0 + little(descriptor[4:])
-			g.frame.y1 = g.frame.y0 + little(descriptor[6:])
-			g.width, g.height = max(g.width, g.frame.x1), max(g.height, g.frame.y1)
-			if g.width == 0 || g.height == 0 {
-				return nil, fmt.Errorf("its size is %d×%d", g.width, g.height)
-			}
-			flags := descriptor[8]
-			if flags&hasPalette != 0 {
-				if err := readPalette(flags); err != nil {
-					return nil, err
-				}
-			}
-			g.interlaced = flags&interlace != 0
-			bits := next(1)
-			if len(bits) == 0 {
-				return nil, errTruncated
-			}
-			g.codeBits, g.data = int(bits[0]), data[at:]
 			return g, nil
 		}
 	}

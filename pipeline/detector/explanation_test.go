@@ -247,7 +247,7 @@ func TestFindsFeatures(t *testing.T) {
 	}
 	says := func(e *detector.Explainer, note string) {
 		t.Helper()
-		if len(e.Sets()) > 0 || len(e.Notes()) != 1 || !strings.Contains(e.Notes()[0], note) || !strings.Contains(e.Notes()[0], "(Features)") {
+		if len(e.Sets()) > 0 || len(e.Notes()) != 1 || !strings.Contains(e.Notes()[0], note) || !strings.Contains(e.Notes()[0], "(‹Features›)") {
 			t.Errorf("%d sets, notes %q, want %q", len(e.Sets()), e.Notes(), note)
 		}
 		all, _ := explain(t, e, mixedRows(3, 6))

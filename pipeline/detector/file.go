@@ -289,8 +289,8 @@ func hasNaN(data any) bool {
 	return false
 }
 
-// parsePart reads a detector or one of its folds.
-func parsePart(file *safetensors.File) (*Detector, error) {
+// parseMetadata reads and checks what is said of a detector or one of its folds.
+func parseMetadata(file *safetensors.File) (*metadata, error) {
 	text, ok := file.Metadata[metadataKey]
 	if !ok {
 		return nil, fmt.Errorf("its metadata has no key %s; `train` makes detectors", metadataKey)
@@ -314,12 +314,42 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	if !(meta.TargetTPR >= 0 && meta.TargetTPR <= 1) {
 		return nil, fmt.Errorf("its metadata has the target_tpr %g", meta.TargetTPR)
 	}
-	if err := checkClasses(meta.Classes); err != nil {
+	if p := meta.Confidence; p != nil && !(p.Slope > 0 && p.Slope <= math.MaxFloat64 && math.Abs(p.Offset) <= math.MaxFloat64) {
+		return nil, fmt.Errorf("its confidence has the slope %g and the offset %g", p.Slope, p.Offset)
+	}
+	return &meta, checkClasses(meta.Classes)
+}
+
+// readSplits reads which rows of the training features were set aside.
+func (d *Detector) readSplits(file *safetensors.File) error {
+	for _, name := range []string{"validation", "calibration", "left_out"} {
+		rows, _, err := safetensors.Get[int64](file, "splits."+name)
+		if errors.Is(err, safetensors.ErrNoTensor) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if r < 0 {
+				return fmt.Errorf("its split %s has the row %d", name, r)
+			}
+			d.Splits[name] = append(d.Splits[name], int(r))
+		}
+	}
+	return nil
+}
+
+// parsePart reads a detector or one of its folds.
+func parsePart(file *safetensors.File) (*Detector, error) {
+	meta, err := parseMetadata(file)
+	if err != nil {
 		return nil, err
 	}
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
 		Source: meta.Source, Training: meta.Training.encodePaths(disk.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
+		Confidence: meta.Confidence,
 	}
 	d.Source.Model = disk.DecodePercent(meta.Model)
 	for _, records := range meta.History {
@@ -328,27 +358,14 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}
-	var err error
 	if d.CalibrationScores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
 		return nil, err
 	}
 	if err := checkCalibration(d.CalibrationScores); err != nil {
 		return nil, fmt.Errorf("its calibration scores %w", err)
 	}
-	for _, name := range []string{"validation", "calibration", "left_out"} {
-		rows, _, err := safetensors.Get[int64](file, "splits."+name)
-		if errors.Is(err, safetensors.ErrNoTensor) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rows {
-			if r < 0 {
-				return nil, fmt.Errorf("its split %s has the row %d", name, r)
-			}
-			d.Splits[name] = append(d.Splits[name], int(r))
-		}
+	if err := d.readSplits(file); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(d.readRelabelled(file), d.readValidation(file)); err != nil {
 		return nil, err
@@ -356,10 +373,6 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	if err := d.readByClass(file); err != nil {
 		return nil, err
 	}
-	if p := meta.Confidence; p != nil && !(p.Slope > 0 && p.Slope <= math.MaxFloat64 && math.Abs(p.Offset) <= math.MaxFloat64) {
-		return nil, fmt.Errorf("its confidence has the slope %g and the offset %g", p.Slope, p.Offset)
-	}
-	d.Confidence = meta.Confidence
 	condition, err := readConditioning(file, meta.Conditioning)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,11 @@ func TestDetectorsOfAllScores(t *testing.T) {
 	}
 	var all map[string]struct {
 		Threshold float64
-		Verdicts  []detector.Verdict
+		Verdicts  []struct { // as the program of that time wrote them
+			Class                     string
+			OOD                       bool
+			Confidence, Score, PValue float64
+		}
 	}
 	if err := json.Unmarshal(text, &all); err != nil {
 		t.Fatal(err)

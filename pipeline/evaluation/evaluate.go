@@ -267,9 +267,10 @@ func (o Options) Check() error {
 	return nil
 }
 
-func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error) {
+// withDefaults checks options and fills in the zero fields.
+func (opts Options) withDefaults() (_ Options, err error) {
 	if err := opts.Check(); err != nil {
-		return nil, err
+		return opts, err
 	}
 	if opts.Methods == nil {
 		opts.Methods = detector.ScoreNames
@@ -278,22 +279,62 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		opts.SoftmaxTrain.Epochs = cmp.Or(opts.SoftmaxTrain.Epochs, 100)
 		shape, shapeErr := opts.Softmax.WithDefaults()
 		if opts.SoftmaxTrain, err = opts.SoftmaxTrain.WithDefaults(); errors.Join(shapeErr, err) != nil {
-			return nil, errors.Join(shapeErr, err)
+			return opts, errors.Join(shapeErr, err)
 		}
 		opts.Softmax = &shape
 	}
 	opts.Memory = cmp.Or(opts.Memory, posthoc.DefaultMemory)
 	opts.Bootstrap = max(cmp.Or(opts.Bootstrap, metrics.DefaultResamples), 0)
+	opts.Train.Calibration = training.Share{None: true}
+	if len(opts.Train.Seeds) == 0 {
+		opts.Train.Seeds = DefaultSeeds()
+	}
+	return opts, nil
+}
+
+// checkDetector refuses a detector that was not trained on features like these.
+func (e *evaluation) checkDetector(d *detector.Detector) error {
+	if d.Dim() != e.train.D {
+		return fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.D)
+	}
+	if !slices.Equal(d.Classes, e.train.Classes) {
+		return errors.New("the detector has other classes than the training features")
+	}
+	if own := e.train.Sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
+		return fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
+	}
+	return nil
+}
+
+// checkLogits refuses sets without the backbone's logits of the classes.
+func (e *evaluation) checkLogits() error {
+	tables := append([]*features.Table{e.train.Table, e.id}, e.ood...)
+	if e.train.Held != nil {
+		tables = append(tables, e.train.Held)
+	}
+	for _, t := range tables {
+		if err := t.CheckLogits(len(e.train.Classes)); err != nil {
+			return err
+		}
+	}
+	for _, set := range e.train.Sets {
+		if !slices.Equal(set.Classes, e.train.Classes) {
+			return fmt.Errorf("features %s have other classes, or in another order, than all training features together: what their logits are of cannot be told", set.Dir)
+		}
+	}
+	return nil
+}
+
+func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error) {
+	if opts, err = opts.withDefaults(); err != nil {
+		return nil, err
+	}
 	e := &evaluation{opts: opts, room: opts.Memory / 4, prepared: map[string]prepared{}}
 	defer func() {
 		if err != nil {
 			e.close()
 		}
 	}()
-	e.opts.Train.Calibration = training.Share{None: true}
-	if len(opts.Train.Seeds) == 0 {
-		e.opts.Train.Seeds = DefaultSeeds()
-	}
 	if e.train, err = training.Open(ctx, e.opts.Train); err != nil {
 		return nil, err
 	}
@@ -324,31 +365,13 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		e.ood = append(e.ood, t)
 	}
 	if d := opts.Detector; d != nil {
-		if d.Dim() != e.train.D {
-			return nil, fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.D)
-		}
-		if !slices.Equal(d.Classes, e.train.Classes) {
-			return nil, errors.New("the detector has other classes than the training features")
-		}
-		if own := e.train.Sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
-			return nil, fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
+		if err := e.checkDetector(d); err != nil {
+			return nil, err
 		}
 	}
 	if opts.Head == BackboneHead {
-		for _, t := range append([]*features.Table{e.train.Table, e.id}, e.ood...) {
-			if err := t.CheckLogits(len(e.train.Classes)); err != nil {
-				return nil, err
-			}
-		}
-		for _, set := range e.train.Sets {
-			if !slices.Equal(set.Classes, e.train.Classes) {
-				return nil, fmt.Errorf("features %s have other classes, or in another order, than all training features together: what their logits are of cannot be told", set.Dir)
-			}
-		}
-		if e.train.Held != nil {
-			if err := e.train.Held.CheckLogits(len(e.train.Classes)); err != nil {
-				return nil, err
-			}
+		if err := e.checkLogits(); err != nil {
+			return nil, err
 		}
 	}
 	for _, w := range e.train.Warnings {

@@ -231,6 +231,12 @@ func divide(ctx context.Context, rows features.Rows, space *spill.Space, memory 
 	if c.nearer, err = assign(ctx, all.X, n, d, centres, c.places); err != nil {
 		return nil, err
 	}
+	return c, c.sort(ctx, all.X, space)
+}
+
+// sort puts rows x [n, D] that lie in one cell beside each other.
+func (c *cells) sort(ctx context.Context, x []float32, space *spill.Space) (err error) {
+	n, k, d := len(c.order), len(c.start)-1, c.d
 	clear(c.start)
 	for i := range n {
 		c.start[c.nearer[i*c.places]+1]++
@@ -245,14 +251,14 @@ func divide(ctx context.Context, rows features.Rows, space *spill.Space, memory 
 		next[own]++
 	}
 	if c.unit, err = space.Matrix(n, d); err != nil {
-		return nil, err
+		return err
 	}
 	err = parallel.Ranges(ctx, n, 256, func() func(int, int) error {
 		block := make([]float32, 0, 256*d)
 		return func(from, to int) error {
 			block = block[:0]
 			for _, i := range c.order[from:to] {
-				block = append(block, all.X[int(i)*d:(int(i)+1)*d]...)
+				block = append(block, x[int(i)*d:(int(i)+1)*d]...)
 			}
 			return c.unit.Write(from, block)
 		}
@@ -263,7 +269,7 @@ func divide(ctx context.Context, rows features.Rows, space *spill.Space, memory 
 	if err != nil {
 		err = errors.Join(err, c.unit.Close())
 	}
-	return c, err
+	return err
 }
 
 // normalise divides a row by its length.

@@ -40,9 +40,8 @@ type Data struct {
 	made              []features.Rows // rows of train and validation, until release
 }
 
-// Open opens the feature sets that the options name and divides their rows. The
-// options that it keeps have their defaults filled in.
-func Open(ctx context.Context, opts Options) (_ *Data, err error) {
+// withDefaults checks options and fills in the zero fields.
+func (opts Options) withDefaults() (_ Options, err error) {
 	if len(opts.Seeds) == 0 {
 		opts.Seeds = DefaultSeeds()
 	}
@@ -50,30 +49,42 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		opts.TargetTPR = DefaultTargetTPR
 	}
 	if err := opts.withHeadDefaults(); err != nil {
-		return nil, err
+		return opts, err
 	}
 	opts.Score = cmp.Or(opts.Score, detector.JoinedScore)
 	_, ensemble, err := detector.ScoreParts(opts.Score)
 	if err != nil {
-		return nil, options.Errorf("Score", "%w", err)
+		return opts, options.Errorf("Score", "%w", err)
 	}
 	if ensemble && opts.Validation.None {
-		return nil, errNoScale
+		return opts, errNoScale
 	}
 	if n := opts.Calibration.Folds; opts.Validation.Folds != 0 || n < 0 || n == 1 {
-		return nil, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
+		return opts, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
 	}
 	if opts.Rows != nil {
 		opts.Features = []string{opts.Rows.Dir}
 	}
 	if len(opts.Features) == 0 {
-		return nil, options.Errorf("Features", "none are named")
+		return opts, options.Errorf("Features", "none are named")
 	}
 	if !(opts.TargetTPR > 0 && opts.TargetTPR < 1) {
-		return nil, options.Errorf("TargetTPR", "%g does not lie between 0 and 1", opts.TargetTPR)
+		return opts, options.Errorf("TargetTPR", "%g does not lie between 0 and 1", opts.TargetTPR)
 	}
 	if opts.PerClass && opts.Calibration.Folds > 0 {
-		return nil, options.Errorf("PerClass", "it needs calibration images that are set aside, and folds set none aside")
+		return opts, options.Errorf("PerClass", "it needs calibration images that are set aside, and folds set none aside")
+	}
+	if opts.Memory == 0 {
+		opts.Memory = features.DefaultMemory()
+	}
+	return opts, nil
+}
+
+// Open opens the feature sets that the options name and divides their rows. The
+// options that it keeps have their defaults filled in.
+func Open(ctx context.Context, opts Options) (_ *Data, err error) {
+	if opts, err = opts.withDefaults(); err != nil {
+		return nil, err
 	}
 	sets := slices.Clone(opts.Features)
 	for _, s := range []Share{opts.Validation, opts.Calibration} {
@@ -83,9 +94,6 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	}
 	if err := features.Distinct(sets); err != nil {
 		return nil, err
-	}
-	if opts.Memory == 0 {
-		opts.Memory = features.DefaultMemory()
 	}
 	space := features.NewSpace(opts.Memory, opts.Scratch, min(len(opts.Seeds), runtime.GOMAXPROCS(0)))
 	var t *features.Table

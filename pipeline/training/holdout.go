@@ -368,6 +368,20 @@ func chain(rows []float32, d int) []int {
 	return order
 }
 
+// renumbered returns at most so many of the rows, whose classes have new numbers; those
+// with the number −1 are left out.
+func renumbered(rows features.Rows, number []int64, most int) (features.Rows, error) {
+	labels := make([]int64, len(rows.Labels))
+	for i, y := range rows.Labels {
+		if labels[i] = y; y >= 0 {
+			labels[i] = number[y]
+		}
+	}
+	rows.Labels = labels
+	rows.Index = slices.DeleteFunc(slices.Clone(rows.Index), func(r int) bool { return labels[r] < 0 })
+	return rows.With(spreadClasses(rows, most)).InMemory()
+}
+
 // fit fits everything without the classes of f and scores rows.
 func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	t := h.t
@@ -385,23 +399,12 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if began != nil {
 		began = began.Without(f.out...)
 	}
-	without := func(rows features.Rows, most int) (features.Rows, error) {
-		labels := make([]int64, len(rows.Labels))
-		for i, y := range rows.Labels {
-			if labels[i] = y; y >= 0 {
-				labels[i] = number[y]
-			}
-		}
-		rows.Labels = labels
-		rows.Index = slices.DeleteFunc(slices.Clone(rows.Index), func(r int) bool { return labels[r] < 0 })
-		return rows.With(spreadClasses(rows, most)).InMemory()
-	}
 	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
-	train, err := without(t.train, most)
+	train, err := renumbered(t.train, number, most)
 	if err != nil {
 		return err
 	}
-	val, err := without(t.validation, min(foldRows, most))
+	val, err := renumbered(t.validation, number, min(foldRows, most))
 	if err != nil {
 		return err
 	}

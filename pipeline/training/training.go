@@ -102,7 +102,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 
 	d := &detector.Detector{
 		Classes: data.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: opts.TargetTPR,
-		Source: sourceOf(data.Sets[0]), History: trained.history,
+		Source: sourceOf(data.Sets[0]), History: trained.history, Relabelled: data.relabelled,
 		Splits: map[string][]int{"validation": data.split.Validation, "calibration": data.split.Calibration},
 	}
 	if len(data.split.LeftOut) > 0 {
@@ -112,18 +112,11 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
-	d.Scoring, d.Assessment, result.Assessment = joined.Scoring, joined.Assessment, joined.Assessment
-	result.NoAssessment = joined.Why
+	d.Scoring, d.Assessment, result.Assessment, result.NoAssessment = joined.Scoring, joined.Assessment, joined.Assessment, joined.Why
 	opts.stage("calibration", 0, -1)
-	if opts.Calibration.Folds > 0 {
-		err = raw.crossCalibrate(ctx, d)
-	} else if d.CalibrationScores, err = data.calibrate(ctx, d); err == nil {
-		d.Threshold = detector.Threshold(d.CalibrationScores, opts.TargetTPR)
-	}
-	if err != nil {
+	if err := data.setThreshold(ctx, &raw, d); err != nil {
 		return nil, nil, fmt.Errorf("calibrate on %s: %w", data.Dirs[0], err)
 	}
-	data.calibrateByClass(d)
 	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
 		return nil, nil, err
 	}
@@ -133,36 +126,18 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	rows, _ := data.samples(&raw, d)
 	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
-	result.Rows, result.Score, result.FalseAlarms = data.rows(len(d.CalibrationScores)), d.ScoreName(), d.FalseAlarms()
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
-	if math.IsInf(d.Threshold, -1) {
-		result.Warnings = append(result.Warnings, data.tooFew(len(d.CalibrationScores)))
-	} else {
-		result.Threshold = &d.Threshold
-		result.warnOfTies(d)
-		if k := len(d.Folds); k > 0 {
-			bound := detector.CrossBound(1-opts.TargetTPR, len(d.CalibrationScores), k)
-			result.CrossBound = &bound
-		}
-	}
+	data.promise(result, d)
 	if d.Validation, err = raw.validate(ctx, d); err != nil {
 		return nil, nil, err
 	}
 	result.ValClasses = raw.recalls(d.Validation)
 	result.judgeAccuracy(len(data.Classes))
-	shape := opts.Head.Settings()
-	d.Training = detector.TrainingRecord{
-		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
-		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
-		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
-		SumLoss: shape.SumLoss, Window: trained.window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
-		Tool: opts.Tool, Score: opts.Score, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
-	}
+	d.Training = data.record(opts, result, trained.window)
 	d.Training.FittedC = joined.C
 	if raw.began != nil {
 		d.Training.StartC = raw.began.C
 	}
-	d.Relabelled = data.relabelled
 	if d.Training.Sets, err = data.trainedOn(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -171,6 +146,46 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 			"the rows to train on do not fit into memory (‹Memory›): %d at a time are shuffled", trained.window))
 	}
 	return d, result, nil
+}
+
+// setThreshold sets the threshold by the calibration rows, or by folds of the raw rows.
+func (data *Data) setThreshold(ctx context.Context, raw *Data, d *detector.Detector) (err error) {
+	if data.Options.Calibration.Folds > 0 {
+		err = raw.crossCalibrate(ctx, d)
+	} else if d.CalibrationScores, err = data.calibrate(ctx, d); err == nil {
+		d.Threshold = detector.Threshold(d.CalibrationScores, d.TargetTPR)
+	}
+	if err == nil {
+		data.calibrateByClass(d)
+	}
+	return err
+}
+
+// promise says in the result what the threshold promises.
+func (data *Data) promise(result *Result, d *detector.Detector) {
+	result.Rows, result.Score, result.FalseAlarms = data.rows(len(d.CalibrationScores)), d.ScoreName(), d.FalseAlarms()
+	if math.IsInf(d.Threshold, -1) {
+		result.Warnings = append(result.Warnings, data.tooFew(len(d.CalibrationScores)))
+		return
+	}
+	result.Threshold = &d.Threshold
+	result.warnOfTies(d)
+	if k := len(d.Folds); k > 0 {
+		bound := detector.CrossBound(1-d.TargetTPR, len(d.CalibrationScores), k)
+		result.CrossBound = &bound
+	}
+}
+
+// record is what the detector's file says of the training.
+func (data *Data) record(opts Options, result *Result, window int) detector.TrainingRecord {
+	shape := opts.Head.Settings()
+	return detector.TrainingRecord{
+		Features: opts.Features, Layers: shape.Layers, Centroids: shape.Centroids, Projection: shape.Projection,
+		Epochs: opts.Train.Epochs, Batch: opts.Train.Batch, LR: opts.Train.LR, Schedule: string(opts.Train.Schedule), Patience: opts.Train.Patience, Balance: opts.Train.Balance,
+		Validation: opts.Validation.String(), Calibration: opts.Calibration.String(), Rows: result.Rows, ClassRows: data.classRows(),
+		SumLoss: shape.SumLoss, Window: window, Split: data.rule(), GroupBy: opts.GroupBy, Kept: data.keptSplit(),
+		Tool: opts.Tool, Score: opts.Score, ClassCalibration: data.classCalibration(), NoHoldOut: opts.NoHoldOut, LinearC: opts.Linear.C, Conditioning: &opts.Conditioning,
+	}
 }
 
 // trainedHeads are the heads whose training ended well.

@@ -314,6 +314,51 @@ func (l *Learner) Cancel(ctx context.Context, id string) (Job, error) {
 	return job.Job, err
 }
 
+// endOf returns the state in which a job ends with err, and what people read of it.
+func endOf(ctx context.Context, err error) (State, string) {
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return Done, ""
+	case errors.Is(cause, errCancelled):
+		return Cancelled, ""
+	case errors.Is(cause, errEnding):
+		return Interrupted, "the program ended before the job did; start it again"
+	case errors.Is(err, ErrNothing):
+		return Failed, err.Error()
+	case errors.Is(err, detector.ErrTrainingSets):
+		return Failed, "the features that the detector was trained on are not found, or are others now; the log has more"
+	}
+	return Failed, "training failed; the log says why"
+}
+
+// beat stores again and again, until done, how far a job is, and stops it if another
+// process says so.
+func (l *Learner) beat(ctx context.Context, stop context.CancelCauseFunc, job string, done <-chan struct{}, say func(*entry)) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		write, cancel := context.WithTimeout(context.WithoutCancel(ctx), slowest)
+		e, err := l.change(write, job, func(e *entry) {
+			if e.State == Interrupted { // it was slow, and lives
+				e.State, e.Error, e.Ended = Running, "", nil
+			}
+			say(e)
+			e.Beat = time.Now()
+		})
+		cancel()
+		if err != nil {
+			l.log.Warn("the state of a job is not up to date", "job", job, "error", err)
+		} else if e.Cancel {
+			stop(errCancelled)
+		}
+		select {
+		case <-tick.C:
+		case <-done:
+			return
+		}
+	}
+}
+
 // work does a job and keeps its state up to date.
 func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Job, subject Subject, now *pool.Loaded) {
 	defer stop(nil)
@@ -334,31 +379,11 @@ func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Jo
 	var beats sync.WaitGroup
 	done := make(chan struct{})
 	beats.Go(func() {
-		tick := time.NewTicker(beatEvery)
-		defer tick.Stop()
-		for {
-			write, cancel := context.WithTimeout(context.WithoutCancel(ctx), slowest)
+		l.beat(ctx, stop, job.ID, done, func(e *entry) {
 			mu.Lock()
-			text, can := stage, ready
-			mu.Unlock()
-			e, err := l.change(write, job.ID, func(e *entry) {
-				if e.State == Interrupted { // it was slow, and lives
-					e.State, e.Error, e.Ended = Running, "", nil
-				}
-				e.Stage, e.Ready, e.Beat = text, can, time.Now()
-			})
-			cancel()
-			if err != nil {
-				l.log.Warn("the state of a job is not up to date", "job", job.ID, "error", err)
-			} else if e.Cancel {
-				stop(errCancelled)
-			}
-			select {
-			case <-tick.C:
-			case <-done:
-				return
-			}
-		}
+			defer mu.Unlock()
+			e.Stage, e.Ready = stage, ready
+		})
 	})
 	l.log.Info("learning from reviews", "job", job.ID, "detector", job.Detector)
 	r, err := l.learn(ctx, job, subject, now, say, func(r *Result) error {
@@ -378,20 +403,7 @@ func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Jo
 	}
 	close(done)
 	beats.Wait()
-	state, text := Done, ""
-	switch cause := context.Cause(ctx); {
-	case err == nil:
-	case errors.Is(cause, errCancelled):
-		state = Cancelled
-	case errors.Is(cause, errEnding):
-		state, text = Interrupted, "the program ended before the job did; start it again"
-	case errors.Is(err, ErrNothing):
-		state, text = Failed, err.Error()
-	case errors.Is(err, detector.ErrTrainingSets):
-		state, text = Failed, "the features that the detector was trained on are not found, or are others now; the log has more"
-	default:
-		state, text = Failed, "training failed; the log says why"
-	}
+	state, text := endOf(ctx, err)
 	if err != nil && state == Failed {
 		l.log.Error("learning from reviews failed", "job", job.ID, "error", err)
 	}
