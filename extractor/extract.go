@@ -59,9 +59,9 @@ type ExtractOptions struct {
 	Chosen func(Plan)
 }
 
-// A Result holds the features of one image, or its error. Its slices are valid during the call
+// A Row holds the features of one image, or its error. Its slices are valid during the call
 // that it is given to only.
-type Result struct {
+type Row struct {
 	// Index is the item's place among those given.
 	Index int
 	// Item is that item, with the size and time of the file that was read.
@@ -136,12 +136,12 @@ type runner interface {
 // It stops early, and returns an error, when the context is cancelled (the
 // context's error), when sink fails (its error), or when the model cannot run
 // (naming the model). It returns when no worker runs any more.
-func (m *Model) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+func (m *Model) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Row) error) (Stats, error) {
 	return extract(ctx, m, items, opts, sink)
 }
 
 // extract is the one loop behind the models' Extract.
-func extract(ctx context.Context, m model, items []images.Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+func extract(ctx context.Context, m model, items []images.Item, opts ExtractOptions, sink func(Row) error) (Stats, error) {
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
@@ -202,7 +202,7 @@ func tookTooLong(err error) bool { return errors.Is(err, ErrRunTimeout) && !erro
 
 // oneByOne runs the images of a batch that took too long, whose inputs are in
 // place, and delivers their results.
-func (w *worker) oneByOne(ctx context.Context, results []Result) error {
+func (w *worker) oneByOne(ctx context.Context, results []Row) error {
 	inputs := make([][]float32, len(results)) // a run with blanks clears the others
 	for i := range results {
 		inputs[i] = slices.Clone(w.runner.Input(i))
@@ -217,25 +217,25 @@ func (w *worker) oneByOne(ctx context.Context, results []Result) error {
 }
 
 // alone runs the first image of the runner and delivers its result.
-func (w *worker) alone(ctx context.Context, r Result) error {
+func (w *worker) alone(ctx context.Context, r Row) error {
 	err := w.runner.Run(ctx, 1)
 	if tookTooLong(err) {
 		r.Err = err
 		return w.deliver(r)
 	}
 	if err != nil {
-		return stuckAt(err, []Result{r})
+		return stuckAt(err, []Row{r})
 	}
 	return w.finished(r, 0)
 }
 
 // stuckAt adds to the error of a run that took too much time or memory which images it
 // was of.
-func stuckAt(err error, results []Result) error {
+func stuckAt(err error, results []Row) error {
 	if !errors.Is(err, ErrRunTimeout) && !errors.Is(err, ErrRunMemory) {
 		return err
 	}
-	name := func(r Result) string { return cmp.Or(r.Item.Path, r.Item.File) }
+	name := func(r Row) string { return cmp.Or(r.Item.Path, r.Item.File) }
 	if last := len(results) - 1; last > 0 {
 		return fmt.Errorf("one of %d images from %s to %s: %w", last+1, name(results[0]), name(results[last]), err)
 	}
@@ -284,13 +284,13 @@ func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c 
 
 // loadAll makes the runner's input of some items and returns their results so far.
 // Images that fail are delivered and leave no gap.
-func (w *worker) loadAll(ctx context.Context, items []images.Item, from int) ([]Result, error) {
-	results := make([]Result, 0, len(items))
+func (w *worker) loadAll(ctx context.Context, items []images.Item, from int) ([]Row, error) {
+	results := make([]Row, 0, len(items))
 	for i, item := range items {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		r := Result{Index: from + i, Item: item}
+		r := Row{Index: from + i, Item: item}
 		r.Err = w.load(ctx, &r, w.runner.Input(len(results)))
 		item.Loaded()
 		if r.Err != nil {
@@ -308,7 +308,7 @@ func (w *worker) loadAll(ctx context.Context, items []images.Item, from int) ([]
 }
 
 // finished delivers the result of image i of the last run.
-func (w *worker) finished(r Result, i int) error {
+func (w *worker) finished(r Row, i int) error {
 	r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
 	err := features.CheckValues(r.Features)
 	if err == nil {
@@ -323,7 +323,7 @@ func (w *worker) finished(r Result, i int) error {
 
 // load reads, hashes, decodes and preprocesses r's image into dst. While it does
 // so the image's pixels count against those that all workers may hold.
-func (w *worker) load(ctx context.Context, r *Result, dst []float32) error {
+func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 	if crop := r.Item.Cropped(); crop != nil {
 		return w.model.normalise(dst, crop)
 	}

@@ -120,7 +120,7 @@ func NewPixels(spec *preprocess.Spec, applyEXIF bool) (*Pixels, error) {
 }
 
 // Extract is [Model.Extract].
-func (p *Pixels) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Result) error) (Stats, error) {
+func (p *Pixels) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Row) error) (Stats, error) {
 	return extract(ctx, p, items, opts, sink)
 }
 

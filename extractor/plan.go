@@ -51,7 +51,7 @@ type extraction struct {
 	model  model
 	items  []images.Item
 	opts   ExtractOptions
-	sink   func(Result) error
+	sink   func(Row) error
 	tuning tuning
 	pixels *semaphore.Weighted // all workers' images together have at most opts.MaxPixels
 
@@ -107,7 +107,7 @@ func (e *extraction) left() int {
 }
 
 // deliver hands one result to the sink.
-func (e *extraction) deliver(r Result) error {
+func (e *extraction) deliver(r Row) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.sink(r); err != nil {

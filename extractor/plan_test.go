@@ -17,15 +17,15 @@ import (
 
 // tuned extracts as a long run does: it tries all batches for a while, and all
 // numbers of threads.
-func tuned(t *testing.T, m *Model, items []images.Item, workers int) ([]Result, Plan) {
+func tuned(t *testing.T, m *Model, items []images.Item, workers int) ([]Row, Plan) {
 	t.Helper()
-	results := make([]Result, len(items))
+	results := make([]Row, len(items))
 	var plan Plan
 	chosen := 0
 	e := &extraction{
 		model: m, items: items,
 		opts: ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
-		sink: func(r Result) error {
+		sink: func(r Row) error {
 			r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)
 			results[r.Index] = r
 			return nil
@@ -57,7 +57,7 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 			m := openTest(t, dir, ModelOptions{})
 			want, _ := collect(t, m, items, ExtractOptions{Workers: 1})
 			exact := true
-			check := func(what string, got []Result) {
+			check := func(what string, got []Row) {
 				for i, r := range got {
 					if !agree(r.Features, want[i].Features, exact) || !agree(r.Logits, want[i].Logits, exact) || r.SHA256 != want[i].SHA256 {
 						t.Errorf("%s, %s: %s differs from one worker and no batches", dir, what, items[i].Path)

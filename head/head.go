@@ -78,9 +78,9 @@ const BatchRows = 64
 // Evaluator computes a network's outputs in float64, without allocating. It
 // serves one goroutine.
 type Evaluator interface {
-	// Outputs fills logConfidences [b, C] and, unless nil, scores [b] for the
+	// Predict fills logConfidences [b, C] and, unless nil, scores [b] for the
 	// rows z [b, d]; b is at most BatchRows.
-	Outputs(logConfidences, scores, z []float64)
+	Predict(logConfidences, scores, z []float64)
 	// Represent fills dst [b, Width] with the inputs of the last layer for the
 	// rows z [b, d].
 	Represent(dst []float32, z []float64)
@@ -91,7 +91,7 @@ type Evaluator interface {
 type Measurer interface {
 	Evaluator
 	// Terms fills nearness [b] and decision [b] for the rows of the last call of
-	// Outputs, which must have computed their scores.
+	// Predict, which must have computed their scores.
 	Terms(nearness, decision []float64)
 }
 
@@ -205,11 +205,11 @@ func (p *Predictor) read(x []float32) []float64 {
 	return z
 }
 
-// Outputs fills logConfidences [n, C] with log φ_c and, unless nil, scores [n]
+// Predict fills logConfidences [n, C] with log φ_c and, unless nil, scores [n]
 // with the head score of each of the rows x [n, d]: max_c log φ_c, or the
 // network's own score. A higher score means more in-distribution. It panics if
 // the lengths do not fit.
-func (p *Predictor) Outputs(logConfidences, scores []float64, x []float32) {
+func (p *Predictor) Predict(logConfidences, scores []float64, x []float32) {
 	p.Fill(Outputs{LogConfidences: logConfidences, Scores: scores}, x)
 }
 
@@ -227,7 +227,7 @@ func (p *Predictor) Fill(o Outputs, x []float32) {
 		if o.Scores != nil {
 			scores = o.Scores[from:to]
 		}
-		p.evaluator.Outputs(o.LogConfidences[from*p.classes:to*p.classes], scores, p.read(x[from*p.d:to*p.d]))
+		p.evaluator.Predict(o.LogConfidences[from*p.classes:to*p.classes], scores, p.read(x[from*p.d:to*p.d]))
 		if o.Nearness != nil {
 			p.evaluator.(Measurer).Terms(o.Nearness[from:to], o.Decision[from:to])
 		}
@@ -243,9 +243,9 @@ func (h *Head) LogConfidences(x []float32) []float64 {
 // HasTerms reports whether the head's score has two terms, as the residual network's has.
 func (h *Head) HasTerms() bool { return h.Network.HasScore() }
 
-// Outputs returns log φ [n, C] and the scores [n] of the rows x [n, d]; see
+// Predict returns log φ [n, C] and the scores [n] of the rows x [n, d]; see
 // [Predictor.Outputs]. It computes on all cores.
-func (h *Head) Outputs(x []float32) (logConfidences, scores []float64) {
+func (h *Head) Predict(x []float32) (logConfidences, scores []float64) {
 	o := h.All(x)
 	return o.LogConfidences, o.Scores
 }

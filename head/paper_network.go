@@ -209,8 +209,8 @@ type evaluator struct {
 	d, classes int
 }
 
-// Outputs implements head.Evaluator.
-func (e *evaluator) Outputs(logConfidences, scores, z []float64) {
+// Predict implements head.Evaluator.
+func (e *evaluator) Predict(logConfidences, scores, z []float64) {
 	b := len(z) / e.d
 	e.forward(z, b)
 	for i, v := range e.Output(b) {

@@ -109,7 +109,7 @@ func TestPredictorsAgree(t *testing.T) {
 		p := of(m).NewPredictor()
 		row := make([]float64, m.Classes())
 		for i := range 300 {
-			p.Outputs(row, nil, x[i*m.Dim():(i+1)*m.Dim()])
+			p.Predict(row, nil, x[i*m.Dim():(i+1)*m.Dim()])
 			for c, v := range row {
 				if want := all[i*m.Classes()+c]; math.Abs(v-want) > 1e-9*(1+math.Abs(want)) {
 					t.Fatalf("row %d alone gives %g, among others %g", i, v, want)
@@ -306,7 +306,7 @@ func BenchmarkPredict(b *testing.B) {
 	dst := make([]float64, 1024*10)
 	b.ReportAllocs()
 	for b.Loop() {
-		p.Outputs(dst, nil, data.X)
+		p.Predict(dst, nil, data.X)
 	}
 	b.ReportMetric(float64(b.N)*1024/b.Elapsed().Seconds(), "rows/s")
 }

@@ -239,7 +239,7 @@ func TestGoldenScore(t *testing.T) {
 	headtest.Near(t, "scale of −m", []float64{fitted.Nearness.Mean, fitted.Nearness.Deviation}, headtest.Vector{headtest.Number(-c.NearMean), headtest.Number(c.NearDeviation)}, 1e-6)
 	headtest.Near(t, "scale of G", []float64{fitted.Decision.Mean, fitted.Decision.Deviation}, headtest.Vector{headtest.Number(c.GenMean), headtest.Number(c.GenDeviation)}, 1e-6)
 	m.Score = fitted
-	logPhi, got := residualOf(m).Outputs(g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
+	logPhi, got := residualOf(m).Predict(g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
 	headtest.Near(t, "log φ of the head", logPhi, g.LogPhi.Flat(), 1e-6)
 	headtest.Near(t, "score of the head", got, g.Score, 1e-5)
 }

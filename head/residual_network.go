@@ -278,8 +278,8 @@ func (e *residualEvaluator) forward(z []float64) (logits []float64) {
 	return e.outputLogits(b)
 }
 
-// Outputs implements head.Evaluator.
-func (e *residualEvaluator) Outputs(logConfidences, scores, z []float64) {
+// Predict implements head.Evaluator.
+func (e *residualEvaluator) Predict(logConfidences, scores, z []float64) {
 	logits := e.forward(z)
 	for i, v := range e.Output(len(z) / e.measure.d) {
 		logConfidences[i] = min(v, 0) // rounding may lift v above 0

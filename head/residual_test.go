@@ -183,11 +183,11 @@ func TestOddRows(t *testing.T) {
 			}
 		}
 		x := headtest.DrawRows(t, d, 5)
-		wantPhi, wantScores := m.Outputs(x)
+		wantPhi, wantScores := m.Predict(x)
 		x[2*d+rapid.IntRange(0, d-1).Draw(t, "at")] = rapid.SampledFrom([]float32{
 			float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)),
 		}).Draw(t, "odd")
-		logPhi, scores := m.Outputs(x)
+		logPhi, scores := m.Predict(x)
 		if slices.ContainsFunc(logPhi[2*classes:3*classes], func(l float64) bool { return l > -700 }) || scores[2] > -700 {
 			t.Fatalf("log φ %v and score %g of a row that is not finite", logPhi[2*classes:3*classes], scores[2])
 		}
@@ -204,7 +204,7 @@ func TestClassesPermute(t *testing.T) {
 		m := drawNetwork(t)
 		classes, e := m.Classes(), m.Layers[0].In
 		x := headtest.DrawRows(t, m.Dim(), 9)
-		want, wantScores := residualOf(m).Outputs(x)
+		want, wantScores := residualOf(m).Predict(x)
 		order := make([]int, classes)
 		for c := range order {
 			order[c] = c
@@ -219,7 +219,7 @@ func TestClassesPermute(t *testing.T) {
 			copy(last.Centroids[c*e:(c+1)*e], from.Centroids[old*e:(old+1)*e])
 			last.Beta[c] = from.Beta[old]
 		}
-		got, scores := residualOf(&permuted).Outputs(x)
+		got, scores := residualOf(&permuted).Predict(x)
 		near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*(1+math.Abs(b)) }
 		for i := range 9 {
 			for c, old := range order {
@@ -265,7 +265,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 		logPhi := make([]float64, 3)
 		for _, r := range val.Index {
 			row := val.X[r*6 : (r+1)*6]
-			p.Outputs(logPhi, nil, row)
+			p.Predict(logPhi, nil, row)
 			want := make([]float64, 3)
 			nearest := math.Inf(1)
 			for c := range want {
@@ -317,7 +317,7 @@ func TestStartsAsALinearClassifier(t *testing.T) {
 	p, logPhi, factor := residualOf(n).NewPredictor(), make([]float64, 3), 0.
 	for _, r := range val.Index {
 		row := val.X[r*6 : (r+1)*6]
-		p.Outputs(logPhi, nil, row)
+		p.Predict(logPhi, nil, row)
 		var logits [3]float64
 		for c := range logits {
 			logits[c] = from.Bias[c]
@@ -417,8 +417,8 @@ func TestTrainLearns(t *testing.T) {
 		for i := range far {
 			far[i] *= 20
 		}
-		inside, insideScores := m.Outputs(val.X)
-		outside, outsideScores := m.Outputs(far)
+		inside, insideScores := m.Predict(val.X)
+		outside, outsideScores := m.Predict(far)
 		var confidence float64
 		for i := range val.Index {
 			confidence += math.Exp(slices.Max(inside[i*4:(i+1)*4])) / 200
@@ -494,7 +494,7 @@ func TestTrainOnOddData(t *testing.T) {
 				if err := m.Validate(); err != nil {
 					t.Fatalf("%d layers: %v", layers, err)
 				}
-				logPhi, scores := m.Outputs(first(60).X)
+				logPhi, scores := m.Predict(first(60).X)
 				for _, v := range slices.Concat(logPhi, scores) {
 					if numeric.NotFinite(v) {
 						t.Fatalf("%d layers: log φ %v, scores %v", layers, logPhi, scores)

@@ -132,8 +132,8 @@ func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink f
 	defer func() { err = errors.Join(err, model.Close()) }()
 
 	var stats DetectStats
-	explaining := newExplaining(&opts, model, func(r extractor.Result, v Verdict, why *Explanation) error {
-		return sink(stats.add(opts.judgement(aside, r, v, why)))
+	explaining := newExplaining(&opts, model, func(r extractor.Row, v Verdict, why *Explanation) error {
+		return sink(stats.add(opts.conclude(aside, r, v, why)))
 	})
 	j := newJudging(ctx, opts.Detector, explaining.add)
 	err = j.wait(func(ctx context.Context) error {
@@ -151,7 +151,7 @@ func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink f
 					progress(done+n, failed+failedNow, total)
 				}
 			}
-			through, err := model.Extract(ctx, items, run, func(r extractor.Result) error {
+			through, err := model.Extract(ctx, items, run, func(r extractor.Row) error {
 				r.Index += done
 				return j.judge(ctx, r)
 			})
@@ -229,8 +229,8 @@ func (s *DetectStats) add(j Judgement) Judgement {
 	return j
 }
 
-// judgement returns the result for an image, after setting the image aside if asked for.
-func (opts *DetectOptions) judgement(aside *setaside.Target, r extractor.Result, v detector.Verdict, why *Explanation) Judgement {
+// conclude returns the judgement for an image, after setting the image aside if asked for.
+func (opts *DetectOptions) conclude(aside *setaside.Target, r extractor.Row, v detector.Verdict, why *Explanation) Judgement {
 	j := Judgement{Path: pathOf(r.Item), Verdict: v, Err: r.Err, Explanation: why, Features: r.Features, item: r.Item}
 	if j.Err == nil && j.OOD && aside != nil {
 		j.SetAside, j.SetAsideErr = opts.setAside(aside, r.Item)
@@ -274,7 +274,7 @@ type judging struct {
 
 // block is images that are judged together.
 type block struct {
-	results []extractor.Result
+	results []extractor.Row
 	rows    []float32 // [n, D], the features of those that have any
 }
 
@@ -284,16 +284,16 @@ const patience = 20 * time.Millisecond
 
 // newJudging starts it; sink gets the result, with features that are its own, and, where
 // there are any, the verdict on each image, in the order of their indices, one at a time.
-func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Context, extractor.Result, detector.Verdict) error) *judging {
+func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Context, extractor.Row, detector.Verdict) error) *judging {
 	workers := runtime.GOMAXPROCS(0)
 	j := &judging{blocks: make(chan block, workers)}
 	j.group, j.ctx = parallel.WithContext(ctx)
 	type judged struct {
-		extractor.Result
+		extractor.Row
 		detector.Verdict
 	}
 	var mu sync.Mutex
-	inOrder := ordered(func(v judged) error { return sink(j.ctx, v.Result, v.Verdict) })
+	inOrder := ordered(func(v judged) error { return sink(j.ctx, v.Row, v.Verdict) })
 	deliver := func(i int, v judged) error {
 		mu.Lock()
 		defer mu.Unlock() // after a panic of sink, too
@@ -306,12 +306,12 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Con
 				var verdicts []detector.Verdict
 				if len(b.rows) > 0 {
 					if judge == nil {
-						judge = d.NewJudge()
+						judge = d.VerdictFunc()
 					}
 					verdicts = judge(b.rows)
 				}
 				for _, r := range b.results {
-					v := judged{Result: r}
+					v := judged{Row: r}
 					if r.Err == nil {
 						v.Verdict, verdicts = verdicts[0], verdicts[1:]
 						v.Features, b.rows = b.rows[:d.Dim():d.Dim()], b.rows[d.Dim():]
@@ -330,14 +330,14 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Con
 // judge takes the result of an image, whose slices it copies. Of images that
 // come quickly some wait for others until flush is called. Calls of both do not
 // overlap.
-func (j *judging) judge(ctx context.Context, r extractor.Result) error {
+func (j *judging) judge(ctx context.Context, r extractor.Row) error {
 	j.next.rows = append(j.next.rows, r.Features...)
 	r.Features, r.Logits = nil, nil
 	j.next.results = append(j.next.results, r)
 	now := time.Now()
 	slow := now.Sub(j.last) > patience
 	j.last = now
-	if slow || len(j.next.results) == detector.JudgeRows {
+	if slow || len(j.next.results) == detector.VerdictRows {
 		return j.flush(ctx)
 	}
 	return nil

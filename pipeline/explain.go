@@ -76,9 +76,9 @@ func addMaps(ctx context.Context, e *Explainer, backbone detector.Backbone, item
 type explaining struct {
 	opts     *DetectOptions
 	backbone detector.Backbone
-	sink     func(extractor.Result, Verdict, *Explanation) error
+	sink     func(extractor.Row, Verdict, *Explanation) error
 
-	results  []extractor.Result
+	results  []extractor.Row
 	verdicts []Verdict
 	received atomic.Int64
 	maps     int           // that were made
@@ -94,12 +94,12 @@ const explainedAtOnce, mappedAtOnce = 512, 32
 // DefaultMaps is the default of DetectOptions.MostMaps.
 const DefaultMaps = 1000
 
-func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(extractor.Result, Verdict, *Explanation) error) *explaining {
+func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(extractor.Row, Verdict, *Explanation) error) *explaining {
 	return &explaining{opts: opts, backbone: backbone, sink: sink, more: make(chan struct{}, 1)}
 }
 
 // add takes the next image. Calls do not overlap.
-func (e *explaining) add(ctx context.Context, r extractor.Result, v Verdict) error {
+func (e *explaining) add(ctx context.Context, r extractor.Row, v Verdict) error {
 	if e.opts.Explain == nil {
 		return e.sink(r, v, nil)
 	}

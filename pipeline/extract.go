@@ -316,7 +316,7 @@ func (e *extraction) extract(ctx context.Context, items []images.Item) error {
 			report(e.done+done, failed+failedNow, e.total(len(items)))
 		}
 	}
-	_, err := e.model.Extract(ctx, items, run, func(r extractor.Result) error {
+	_, err := e.model.Extract(ctx, items, run, func(r extractor.Row) error {
 		if r.Err != nil {
 			e.result.Failed = append(e.result.Failed, e.failure(r.Item.Path, r.Err))
 			return nil
@@ -342,7 +342,7 @@ func (e *extraction) has(path string, bytes, mtime int64) bool {
 }
 
 // count counts a new row.
-func (e *extraction) count(r extractor.Result) {
+func (e *extraction) count(r extractor.Row) {
 	e.result.New++
 	if r.Orientation != 1 {
 		e.result.Oriented++

@@ -155,7 +155,7 @@ func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Ans
 	if len(items) == 0 {
 		return answers, rows, ctx.Err()
 	}
-	judging := newJudging(ctx, j.detector, func(_ context.Context, r extractor.Result, v Verdict) error {
+	judging := newJudging(ctx, j.detector, func(_ context.Context, r extractor.Row, v Verdict) error {
 		answers[at[r.Index]] = Answer{Verdict: v, Err: r.Err}
 		if keep {
 			rows[at[r.Index]] = r.Features
@@ -163,7 +163,7 @@ func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Ans
 		return nil
 	})
 	err := judging.wait(func(ctx context.Context) error {
-		_, err := j.backbone.Extract(ctx, items, j.run, func(r extractor.Result) error { return judging.judge(ctx, r) })
+		_, err := j.backbone.Extract(ctx, items, j.run, func(r extractor.Row) error { return judging.judge(ctx, r) })
 		return errors.Join(err, judging.flush(ctx))
 	})
 	if err != nil {

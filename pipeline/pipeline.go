@@ -49,7 +49,7 @@ type (
 	// Reliability says how far confidences are probabilities.
 	Reliability = evaluation.Reliability
 	// Result is one row of results.csv.
-	Result = report.Result
+	Result = report.Measurement
 
 	// InspectOptions says what [Inspect] looks at.
 	InspectOptions = evaluation.InspectOptions

@@ -113,7 +113,7 @@ func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*stre
 		s.taken++
 		return item, s.broken
 	}
-	_, err := e.model.Extract(ctx, nil, run, func(r extractor.Result) error {
+	_, err := e.model.Extract(ctx, nil, run, func(r extractor.Row) error {
 		return s.result(r)
 	})
 	if err == nil {
@@ -201,7 +201,7 @@ func (s *streaming) recall(unit int) (err error) {
 }
 
 // result takes the result of an image.
-func (s *streaming) result(r extractor.Result) error {
+func (s *streaming) result(r extractor.Row) error {
 	s.mu.Lock()
 	at := sort.Search(len(s.starts), func(i int) bool { return s.starts[i].image > r.Index }) - 1
 	unit := s.starts[at].unit

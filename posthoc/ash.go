@@ -16,7 +16,7 @@ func pruning(name string, how Shape) method {
 	return method{
 		name: name, reads: featureRows, needs: lastLayer,
 		words: Words{"little evidence for any class in its largest features", "the usual evidence for a class in its largest features", "with less evidence for any class in its largest features"},
-		fit:   func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.Head, Shape: how}, nil },
+		fit:   func(_ context.Context, in Input) (Scorer, error) { return &ASH{Head: in.LastLayer, Shape: how}, nil },
 	}
 }
 

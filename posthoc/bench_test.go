@@ -89,7 +89,7 @@ func BenchmarkScore(b *testing.B) {
 	data.Logits = posthoc.Matrix(logits, 100)
 	dst := make([]float64, n)
 	for _, name := range []string{"msp", "gen", "klm", "odin", "react", "scale", "she-ip", "fdbd", "mds", "mds++", "rmds++", "vim", "nnguide"} {
-		s := fit(b, name, posthoc.Input{Train: data, Head: head})
+		s := fit(b, name, posthoc.Input{Train: data, LastLayer: head})
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if err := s.Score(context.Background(), dst, whole(data)); err != nil {

@@ -13,13 +13,13 @@ var _ = declare[Clip]("Clip",
 		name:  "react",
 		words: Words{"little evidence for any class without unusually large features", "the usual evidence for a class without unusually large features", "with less evidence for any class, without unusually large features,"},
 		reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
-			return FitReAct(ctx, in.Val, in.Head, 0)
+			return FitReAct(ctx, in.Val, in.LastLayer, 0)
 		}},
 	method{
 		name:  "vra",
 		words: Words{"little evidence for any class without unusually large and small features", "the usual evidence for a class without unusually large and small features", "with less evidence for any class, without unusually large and small features,"},
 		reads: featureRows, needs: featureRows | validation | lastLayer, fit: func(ctx context.Context, in Input) (Scorer, error) {
-			return FitVRA(ctx, in.Val, in.Head, 0, 0)
+			return FitVRA(ctx, in.Val, in.LastLayer, 0, 0)
 		}})
 
 func (s *Clip) fields(f *fields) {

@@ -14,7 +14,7 @@ var _ = declare[CORE]("CORE", method{
 	words: Words{"little evidence for any class, or unlike the images of its class", "like the images of its class", "with less evidence for any class, or less like the images of its class,"},
 	reads: featureRows | logitRows, needs: featureRows | labelRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
-	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitCORE(ctx, in.Train, in.Head) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitCORE(ctx, in.Train, in.LastLayer) },
 })
 
 func (s *CORE) fields(f *fields) {

@@ -13,7 +13,7 @@ var _ = declare[DICE]("DICE", method{
 	words: Words{"little evidence for any class in its most important features", "the usual evidence for a class in its most important features", "with less evidence for any class in its most important features"},
 	reads: featureRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(4, c, d) },
-	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.Head, 0) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.LastLayer, 0) },
 })
 
 func (s *DICE) fields(f *fields) { f.layer("head", &s.Head) }

@@ -39,7 +39,7 @@ func problem(n, d, classes, present int) posthoc.Input {
 	head.Logits(logits, wide(x))
 	data := posthoc.NewData(x, d, labels, classes)
 	data.Logits = posthoc.Matrix(logits, classes)
-	return posthoc.Input{Train: data, Head: head}
+	return posthoc.Input{Train: data, LastLayer: head}
 }
 
 // right relabels rows to be of the class that the head predicts, one in ten
@@ -96,7 +96,7 @@ func TestNoScoreIsLostAtTheEdges(t *testing.T) {
 	b := whole(in.Train)
 	b.Features = append(slices.Clone(b.Features), make([]float32, d)...)
 	zero := make([]float64, classes)
-	in.Head.Logits(zero, make([]float64, d))
+	in.LastLayer.Logits(zero, make([]float64, d))
 	b.Logits = append(b.Logits, zero...)
 	for _, name := range posthoc.Names() {
 		t.Run(name, func(t *testing.T) {
@@ -113,12 +113,12 @@ func TestNoScoreIsLostAtTheEdges(t *testing.T) {
 // +Inf and NaN.
 func TestZeros(t *testing.T) {
 	in := problem(30, 6, 3, 3)
-	norm, err := posthoc.FitFDBD(context.Background(), nil, in.Head)
+	norm, err := posthoc.FitFDBD(context.Background(), nil, in.LastLayer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := posthoc.Batch{Features: make([]float32, in.Train.D), Logits: make([]float64, 3)}
-	in.Head.Logits(b.Logits, make([]float64, in.Train.D))
+	in.LastLayer.Logits(b.Logits, make([]float64, in.Train.D))
 	energy := score(t, posthoc.Energy{}, 1, b)[0]
 	for name, tt := range map[string]struct {
 		score posthoc.Scorer
@@ -173,11 +173,11 @@ func TestBackgroundCovarianceIsDivided(t *testing.T) {
 func TestPrincipalSpaceTooLarge(t *testing.T) {
 	in := problem(40, 5, 3, 3)
 	for _, dim := range []int{5, 512, -1} {
-		if _, err := posthoc.FitViM(context.Background(), in.Train, in.Head, dim); err == nil {
+		if _, err := posthoc.FitViM(context.Background(), in.Train, in.LastLayer, dim); err == nil {
 			t.Errorf("%d dimensions of 5 features were taken", dim)
 		}
 	}
-	s, err := posthoc.FitResidual(context.Background(), in.Train, in.Head, 4)
+	s, err := posthoc.FitResidual(context.Background(), in.Train, in.LastLayer, 4)
 	if err != nil || len(s.Basis) != 5 {
 		t.Errorf("4 dimensions of 5 features leave a basis of %d values: %v", len(s.Basis), err)
 	}
@@ -199,10 +199,10 @@ func TestAllFeaturesInThePrincipalSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zeros := posthoc.Input{Train: posthoc.NewData(make([]float32, 3*12), 12, nil, 3), Head: head}
+	zeros := posthoc.Input{Train: posthoc.NewData(make([]float32, 3*12), 12, nil, 3), LastLayer: head}
 	for name, in := range map[string]posthoc.Input{"fewer rows than dimensions": few, "zeros": zeros} {
 		b := whole(few.Train)
-		in.Head.Logits(b.Logits, wide(b.Features))
+		in.LastLayer.Logits(b.Logits, wide(b.Features))
 		got, want := score(t, fit(t, "vim", in), 4, b), score(t, posthoc.Energy{}, 4, b)
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: scores %v, want the energies, %v", name, got, want)
@@ -327,7 +327,7 @@ func TestCancelled(t *testing.T) {
 		if !readsRows(t, name, in.Input) {
 			continue
 		}
-		fresh := posthoc.Input{Head: in.Head}
+		fresh := posthoc.Input{LastLayer: in.LastLayer}
 		fresh.Train = posthoc.NewData(in.Train.Features(0, 60), 4, in.Train.Labels, 3)
 		fresh.Train.Logits = in.Train.Logits
 		if _, err := posthoc.Fit(ctx, name, fresh); !errors.Is(err, context.Canceled) {

@@ -12,7 +12,7 @@ var _ = declare[FDBD]("FDBD", method{
 	words: Words{"near to the borders between classes", "far from the borders between classes", "nearer to the borders between classes"},
 	reads: featureRows | logitRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return plus(matrices(1, c, c), matrices(1, c, d)) },
-	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.Head) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.LastLayer) },
 })
 
 func (s *FDBD) fields(f *fields) {

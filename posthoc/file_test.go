@@ -42,7 +42,7 @@ func everything() posthoc.Input {
 	for i := range 5 {
 		first.Weights[6*i] = 0.5
 	}
-	in.Network = posthoc.MLP{first, in.Head}
+	in.Network = posthoc.MLP{first, in.LastLayer}
 	return in.Input
 }
 

@@ -166,7 +166,7 @@ func TestOpenOOD(t *testing.T) {
 			fit := methods[name]
 			if fit == nil {
 				fit = func() (posthoc.Scorer, error) {
-					return posthoc.Fit(ctx, name, posthoc.Input{Train: g.train, Val: g.val, Head: g.head})
+					return posthoc.Fit(ctx, name, posthoc.Input{Train: g.train, Val: g.val, LastLayer: g.head})
 				}
 			}
 			score, err := fit()

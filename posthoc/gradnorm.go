@@ -11,7 +11,7 @@ var _ = declare[GradNorm]("GradNorm", method{
 	name:  "gradnorm",
 	words: Words{"small features, or no clear class", "large features and a clear class", "with smaller features or a less clear class"},
 	reads: featureRows, needs: lastLayer,
-	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.Head}, nil },
+	fit: func(_ context.Context, in Input) (Scorer, error) { return &GradNorm{in.LastLayer}, nil },
 })
 
 func (s *GradNorm) fields(f *fields) { f.layer("head", &s.Head) }

@@ -11,7 +11,7 @@ var _ = declare[NCI]("NCI", method{
 	words: Words{"features that point to no class", "features that point to a class", "with features that point less to a class"},
 	reads: featureRows | logitRows, needs: featureRows | lastLayer,
 	memory: func(d, c int) int64 { return matrices(1, c, d) },
-	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.Head, 0) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.LastLayer, 0) },
 })
 
 func (s *NCI) fields(f *fields) {

@@ -94,10 +94,10 @@ func plain(s Scorer) func(context.Context, Input) (Scorer, error) {
 // Input holds what scores are fitted on. What a score does not need may be
 // nil.
 type Input struct {
-	Train   *Data   // training rows
-	Val     *Data   // in-distribution rows that nothing was trained on; nil means Train
-	Head    *Linear // the last layer, on the same features
-	Network Network // ODIN's, from the same features; nil means Head
+	Train     *Data   // training rows
+	Val       *Data   // in-distribution rows that nothing was trained on; nil means Train
+	LastLayer *Linear // the last layer, on the same features
+	Network   Network // ODIN's, from the same features; nil means Head
 	// Memory is how many bytes the matrices may take that fitting needs at once,
 	// and, of KNN, NNGuide and Relation, scoring. 0 means 1 GiB.
 	Memory int64
@@ -169,8 +169,8 @@ func Fit(ctx context.Context, name string, in Input) (Scorer, error) {
 	if in.Val == nil {
 		in.Val = in.Train
 	}
-	if in.Network == nil && in.Head != nil {
-		in.Network = in.Head
+	if in.Network == nil && in.LastLayer != nil {
+		in.Network = in.LastLayer
 	}
 	err := m.check(in)
 	if err == nil {
@@ -194,7 +194,7 @@ func (m method) check(in Input) error {
 		}
 	}
 	if m.needs&lastLayer != 0 {
-		if err := in.Head.need(); err != nil {
+		if err := in.LastLayer.need(); err != nil {
 			return err
 		}
 	}
@@ -205,8 +205,8 @@ func (m method) check(in Input) error {
 	if data != nil {
 		d, c = data.D, data.Classes
 	}
-	if in.Head != nil {
-		d, c = max(d, in.Head.In), max(c, in.Head.Out)
+	if in.LastLayer != nil {
+		d, c = max(d, in.LastLayer.In), max(c, in.LastLayer.Out)
 	}
 	return m.fits(d, c, in.Memory)
 }

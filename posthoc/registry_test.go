@@ -18,7 +18,7 @@ func TestNeeds(t *testing.T) {
 	full.relabel()
 	full.Val = posthoc.NewData(full.Train.Features(0, 60), 6, slices.Clone(full.Train.Labels), 3)
 	full.Val.Logits = full.Train.Logits
-	full.Network = full.Head
+	full.Network = full.LastLayer
 	for _, name := range posthoc.Names() {
 		reads, needs := posthoc.NeedsOf(name)
 		if _, err := posthoc.Fit(t.Context(), name, only(full.Input, needs)); err != nil {
@@ -65,7 +65,7 @@ func only(in posthoc.Input, needs posthoc.Needs) posthoc.Input {
 		some = posthoc.Input{Val: data}
 	}
 	if needs&posthoc.LastLayer != 0 {
-		some.Head = in.Head
+		some.LastLayer = in.LastLayer
 	}
 	if needs&posthoc.NetworkNeeded != 0 {
 		some.Network = in.Network
@@ -96,12 +96,12 @@ func TestMemory(t *testing.T) {
 	many.Logits = posthoc.Matrix(make([]float64, 4*classes), classes)
 	manyHead := &posthoc.Linear{In: 1, Out: classes, Weights: make([]float64, classes), Bias: make([]float64, classes)}
 	for _, name := range posthoc.Names() {
-		for _, in := range []posthoc.Input{{Train: wide, Head: head}, {Train: many, Head: manyHead}} {
-			if posthoc.MemoryOf(name, in.Head.In, in.Head.Out) <= posthoc.DefaultMemory {
+		for _, in := range []posthoc.Input{{Train: wide, LastLayer: head}, {Train: many, LastLayer: manyHead}} {
+			if posthoc.MemoryOf(name, in.LastLayer.In, in.LastLayer.Out) <= posthoc.DefaultMemory {
 				continue
 			}
 			if _, err := posthoc.Fit(t.Context(), name, in); options.Name(err) != "Memory" {
-				t.Errorf("%s of %d features in %d classes: %v", name, in.Head.In, in.Head.Out, err)
+				t.Errorf("%s of %d features in %d classes: %v", name, in.LastLayer.In, in.LastLayer.Out, err)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func TestMemory(t *testing.T) {
 		if posthoc.MemoryOf(name, 1, 1) == 0 {
 			continue
 		}
-		in := posthoc.Input{Train: huge, Head: head, Memory: math.MaxInt64 - 1}
+		in := posthoc.Input{Train: huge, LastLayer: head, Memory: math.MaxInt64 - 1}
 		if _, err := posthoc.Fit(t.Context(), name, in); options.Name(err) != "Memory" {
 			t.Errorf("%s of no end of features: %v", name, err)
 		}

@@ -63,7 +63,7 @@ func FitStandardised(ctx context.Context, name string, in Input) (*Standardised,
 		return nil, err
 	}
 	in.Train, in.Val = s.data(in.Train), s.data(in.Val)
-	if h := in.Head; h != nil {
+	if h := in.LastLayer; h != nil {
 		// W·f + b = (W·σ)·(f − μ)/σ + (b + W·μ)
 		own := &Linear{In: h.In, Out: h.Out, Bias: slices.Clone(h.Bias)}
 		for c := range h.Out {
@@ -73,7 +73,7 @@ func FitStandardised(ctx context.Context, name string, in Input) (*Standardised,
 			}
 		}
 		own.Narrow()
-		in.Head, in.Network = own, own
+		in.LastLayer, in.Network = own, own
 	}
 	s.Of, err = Fit(ctx, name, in)
 	return s, err

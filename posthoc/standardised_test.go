@@ -53,11 +53,11 @@ func TestStandardised(t *testing.T) {
 		z[i] = float32((v - mean[i%d]) / deviation[i%d])
 	}
 	for _, name := range []string{"vim", "fdbd", "react", "vra"} {
-		s, err := FitStandardised(t.Context(), name, Input{Train: data, Head: head})
+		s, err := FitStandardised(t.Context(), name, Input{Train: data, LastLayer: head})
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain, err := Fit(t.Context(), name, Input{Train: NewData(z, d, labels, classes), Head: own})
+		plain, err := Fit(t.Context(), name, Input{Train: NewData(z, d, labels, classes), LastLayer: own})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestShare(t *testing.T) {
 	widen(wide, x)
 	head.Logits(logits, wide)
 	for _, name := range []string{"react", "vim", "fdbd", "vra"} {
-		s, err := FitStandardised(t.Context(), name, Input{Train: NewData(x, d, labels, classes), Head: head})
+		s, err := FitStandardised(t.Context(), name, Input{Train: NewData(x, d, labels, classes), LastLayer: head})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,15 +24,15 @@ func scoreAllIsEachAlone(t *testing.T, classes int) {
 	const n, d = 300, 6
 	first := testInput{problem(n, d, classes, classes)}
 	first.relabel()
-	other := posthoc.Input{Head: &posthoc.Linear{In: d, Out: classes, Weights: slices.Clone(first.Head.Weights), Bias: make([]float64, classes)}}
-	for c := range other.Head.Bias {
-		other.Head.Bias[c] = float64(c)
+	other := posthoc.Input{LastLayer: &posthoc.Linear{In: d, Out: classes, Weights: slices.Clone(first.LastLayer.Weights), Bias: make([]float64, classes)}}
+	for c := range other.LastLayer.Bias {
+		other.LastLayer.Bias[c] = float64(c)
 	}
-	for i := range other.Head.Weights {
-		other.Head.Weights[i] += float64(i % 4)
+	for i := range other.LastLayer.Weights {
+		other.LastLayer.Weights[i] += float64(i % 4)
 	}
 	logits := make([]float64, n*classes)
-	other.Head.Logits(logits, wide(first.Train.Features(0, n)))
+	other.LastLayer.Logits(logits, wide(first.Train.Features(0, n)))
 	other.Train = first.Train.WithLogits(posthoc.Matrix(logits, classes))
 	type part struct {
 		name  string
@@ -123,7 +123,7 @@ func TestRelationsOfFewAndManyClasses(t *testing.T) {
 // TestScoreAllOfNaN: limits that are NaN, as a damaged file may hold, give NaN.
 func TestScoreAllOfNaN(t *testing.T) {
 	in := problem(4, 6, 3, 3)
-	clip := &posthoc.Clip{Head: in.Head, Low: math.NaN(), High: 1}
+	clip := &posthoc.Clip{Head: in.LastLayer, Low: math.NaN(), High: 1}
 	for row, v := range score(t, clip, 4, whole(in.Train)) {
 		if !math.IsNaN(v) {
 			t.Errorf("row %d scores %v", row, v)
@@ -134,8 +134,8 @@ func TestScoreAllOfNaN(t *testing.T) {
 // TestASHByDefault prunes.
 func TestASHByDefault(t *testing.T) {
 	in := problem(4, 30, 3, 3)
-	got := score(t, posthoc.ASH{Head: in.Head}, 4, whole(in.Train))
-	if want := score(t, posthoc.ASH{Head: in.Head, Shape: posthoc.ASHP}, 4, whole(in.Train)); !slices.Equal(got, want) {
+	got := score(t, posthoc.ASH{Head: in.LastLayer}, 4, whole(in.Train))
+	if want := score(t, posthoc.ASH{Head: in.LastLayer, Shape: posthoc.ASHP}, 4, whole(in.Train)); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

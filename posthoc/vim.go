@@ -19,14 +19,16 @@ var _ = declare[Residual]("Residual", method{
 	name:  "residual",
 	words: Words{"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
 	reads: featureRows, needs: featureRows | lastLayer, group: groupResidual, memory: residualMemory,
-	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitResidual(ctx, in.Train, in.Head, 0) },
+	fit: func(ctx context.Context, in Input) (Scorer, error) {
+		return FitResidual(ctx, in.Train, in.LastLayer, 0)
+	},
 })
 
 var _ = declare[ViM]("ViM", method{
 	name:  "vim",
 	words: Words{"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span, beside the evidence for a class,"},
 	reads: featureRows, needs: featureRows | lastLayer, group: groupResidual, memory: residualMemory,
-	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.Head, 0) },
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.LastLayer, 0) },
 })
 
 func residualMemory(d, c int) int64 { return plus(matrices(6, d, d), matrices(3, c, d)) }

@@ -24,14 +24,14 @@ var numbered = regexp.MustCompile(`^(.+)-(\d+)$`)
 // LayersChart returns the paper's figure of AUROC over the number of layers: for
 // each group a curve NAME of the methods NAME-1, NAME-2, …, with the standard
 // deviations over the seeds. It is nil if no two methods differ only in a number.
-func LayersChart(results []Result) *Chart {
+func LayersChart(results []Measurement) *Chart {
 	type at struct {
 		method string
 		layers float64
 	}
 	curves := map[string][]at{}
 	var names []string
-	for _, method := range order(results, func(r Result) string { return r.Method }) {
+	for _, method := range order(results, func(r Measurement) string { return r.Method }) {
 		match := numbered.FindStringSubmatch(method)
 		if match == nil {
 			continue
@@ -85,7 +85,7 @@ func LayersChart(results []Result) *Chart {
 
 // StepsChart compares the AUROC of methods, from top to bottom: the first is the
 // whole head, and each other one lacks a step.
-func StepsChart(results []Result, methods []string) Chart {
+func StepsChart(results []Measurement, methods []string) Chart {
 	const title = "AUROC of heads that lack one step"
 	c := Chart{Name: "steps", Caption: title + "; whiskers are standard deviations over the seeds.",
 		X: Axis{Label: "AUROC, %", Min: 1, Percent: true}, Y: Axis{Min: -0.5, Max: float64(len(methods)) - 0.5}}
@@ -124,7 +124,7 @@ func StepsChart(results []Result, methods []string) Chart {
 }
 
 // ablationFigures are the charts of the page's section on ablation.
-func ablationFigures(results []Result) []*figure {
+func ablationFigures(results []Measurement) []*figure {
 	if c := LayersChart(results); c != nil {
 		return []*figure{{Chart: *c}}
 	}

@@ -26,7 +26,7 @@ var ErrOtherImages = errors.New("the reports are not on the same images")
 // Earlier is an earlier report to compare with.
 type Earlier struct {
 	Dir     string
-	Results []Result
+	Results []Measurement
 	sets    []setRecord // nil if it does not record them
 	limits  []limitRecord
 }
@@ -389,9 +389,9 @@ func (v *view) changedGallery(title string, list []change) gallery {
 }
 
 // metricsAgainst is the table of both reports' metrics side by side.
-func (v *view) metricsAgainst(earlier []Result) table {
+func (v *view) metricsAgainst(earlier []Measurement) table {
 	now, before := v.results, index(earlier)
-	methods := order(slices.Concat(v.Results, earlier), func(r Result) string { return r.Method })
+	methods := order(slices.Concat(v.Results, earlier), func(r Measurement) string { return r.Method })
 	t := newTable("Metrics of the earlier report, of this one, and their difference, in per cent", methods)
 	add := func(of func(rs results, method string) Value) {
 		var was, is, differs []Value

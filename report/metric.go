@@ -11,20 +11,20 @@ import (
 type Metric struct {
 	Name     string
 	Lower    bool // lower is better
-	of       func(Result) float64
+	of       func(Measurement) float64
 	interval func(metrics.Intervals) metrics.Interval
 }
 
 // The metrics of the paper's tables, and the other convention of FPR@95.
 var (
-	AUROC   = Metric{"AUROC", false, func(r Result) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
-	AUPROut = Metric{"AUPR-Out", false, func(r Result) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
-	AUPRIn  = Metric{"AUPR-In", false, func(r Result) float64 { return r.AUPRIn }, func(i metrics.Intervals) metrics.Interval { return i.AUPRIn }}
-	FPR95   = Metric{"FPR@95", true, func(r Result) float64 { return r.FPR95 }, func(i metrics.Intervals) metrics.Interval { return i.FPR95 }}
-	FPR95ID = Metric{"FPR@95-ID", true, func(r Result) float64 { return r.FPR95ID }, func(i metrics.Intervals) metrics.Interval { return i.FPR95ID }}
+	AUROC   = Metric{"AUROC", false, func(r Measurement) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
+	AUPROut = Metric{"AUPR-Out", false, func(r Measurement) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
+	AUPRIn  = Metric{"AUPR-In", false, func(r Measurement) float64 { return r.AUPRIn }, func(i metrics.Intervals) metrics.Interval { return i.AUPRIn }}
+	FPR95   = Metric{"FPR@95", true, func(r Measurement) float64 { return r.FPR95 }, func(i metrics.Intervals) metrics.Interval { return i.FPR95 }}
+	FPR95ID = Metric{"FPR@95-ID", true, func(r Measurement) float64 { return r.FPR95ID }, func(i metrics.Intervals) metrics.Interval { return i.FPR95ID }}
 )
 
-var accuracy = Metric{Name: "ID accuracy", of: func(r Result) float64 { return r.IDAcc }}
+var accuracy = Metric{Name: "ID accuracy", of: func(r Measurement) float64 { return r.IDAcc }}
 
 // Value is a mean over seeds with its standard deviation, both in [0, 1]. The mean
 // is NaN if the value was not measured. The deviation is NaN for a single seed.
@@ -34,9 +34,9 @@ type Value struct{ Mean, Std float64 }
 var none = Value{math.NaN(), math.NaN()}
 
 // results finds results by method, seed, group and dataset.
-type results map[[4]string]Result
+type results map[[4]string]Measurement
 
-func index(all []Result) results {
+func index(all []Measurement) results {
 	found := results{}
 	seeds := map[string][]string{}
 	for _, r := range all {

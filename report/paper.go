@@ -52,7 +52,7 @@ const ours = "Multi-layer Radial Basis Function Networks"
 // Study is an evaluation on one benchmark with one backbone.
 type Study struct {
 	Benchmark, Backbone string
-	Results             []Result
+	Results             []Measurement
 }
 
 // PaperTable makes a table of studies like the paper's tables 2 to 4: MLRBFNs
@@ -64,7 +64,7 @@ func PaperTable(m Metric, studies []Study) Table {
 	for _, s := range studies {
 		t.Benchmarks = add(t.Benchmarks, s.Benchmark)
 		backbones = add(backbones, s.Backbone)
-		methods = add(methods, order(s.Results, func(r Result) string { return r.Method })...)
+		methods = add(methods, order(s.Results, func(r Measurement) string { return r.Method })...)
 	}
 	mlrbfns := Section{Title: ours}
 	others := Section{Title: "Other methods on the same features"}

@@ -36,9 +36,9 @@ func golden(t *testing.T, name, got string) {
 
 // study has the results of a method on one benchmark: near and far AUROC and
 // accuracy, and their deviations.
-func study(method string, means, stds [3]float64) (rows []report.Result) {
+func study(method string, means, stds [3]float64) (rows []report.Measurement) {
 	for i, group := range []string{report.Near, report.Far} {
-		row := report.Result{Method: method, Group: group, Dataset: "mean", Seed: "mean", AUROC: means[i] / 100, FPR95: 1 - means[i]/100, IDAcc: means[2] / 100}
+		row := report.Measurement{Method: method, Group: group, Dataset: "mean", Seed: "mean", AUROC: means[i] / 100, FPR95: 1 - means[i]/100, IDAcc: means[2] / 100}
 		rows = append(rows, row)
 		row.Seed, row.AUROC, row.FPR95, row.IDAcc = "std", stds[i]/100, stds[i]/100, stds[2]/100
 		rows = append(rows, row)

@@ -30,7 +30,7 @@ type Report struct {
 	// Results are those that Summarise returns: for every method also the seed
 	// "mean" and, with several seeds, "std". Methods, groups and sets appear in
 	// the order of their first result.
-	Results []Result
+	Results []Measurement
 	// Intervals are confidence intervals to print below the means.
 	Intervals []Interval
 	// Confidence says what the intervals are, such as "95% of 1,000 resamples".
@@ -60,7 +60,7 @@ type Report struct {
 
 	// Ablation is like Results. Methods named NAME-1, NAME-2, … are drawn
 	// as a curve NAME over that number (of layers).
-	Ablation []Result
+	Ablation []Measurement
 	// Published are lines of a table to compare with, such as those of
 	// [Benchmarks], each with one cell.
 	Published []Line

@@ -80,7 +80,7 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	}
 	r.Labels = make([]int64, nID)
 	for m, method := range methodNames[:methods] {
-		var rows []report.Result
+		var rows []report.Measurement
 		for seed := range seeds {
 			scores := map[string][]float64{"id": normal(random, 1+float64(m)/8, nID)}
 			predicted := make([]int, nID)
@@ -105,7 +105,7 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	for _, layers := range []int{1, 2, 3, 4} {
 		for i, name := range []string{"mlrbfn", "relu"} {
 			for _, group := range []string{report.Far, report.Near} {
-				row := report.Result{Method: fmt.Sprintf("%s-%d", name, layers), Seed: "mean", Group: group, Dataset: "mean",
+				row := report.Measurement{Method: fmt.Sprintf("%s-%d", name, layers), Seed: "mean", Group: group, Dataset: "mean",
 					AUROC: 0.80 + 0.01*float64(len(group)) + 0.02*float64(layers*(1-2*i)), AUPROut: 0.8, FPR95: 0.4, IDAcc: 0.9}
 				r.Ablation = append(r.Ablation, row)
 				row.Seed, row.AUROC, row.AUPROut, row.FPR95, row.IDAcc = "std", 0.01, 0.01, 0.01, 0.001
@@ -253,7 +253,7 @@ func TestFullSize(t *testing.T) {
 }
 
 func TestSmallest(t *testing.T) {
-	page := write(t, t.TempDir(), report.Report{Results: []report.Result{
+	page := write(t, t.TempDir(), report.Report{Results: []report.Measurement{
 		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "texture", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
 		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "mean", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
 	}})

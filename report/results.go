@@ -24,10 +24,10 @@ const (
 	Far  = "far"
 )
 
-// Result is a row of results.csv: how well a method separates one set of
+// Measurement is a row of results.csv: how well a method separates one set of
 // out-of-distribution (OOD) images from the in-distribution test set. Metrics are
 // in [0, 1]; NaN means not measured.
-type Result struct {
+type Measurement struct {
 	Method  string
 	Seed    string // a seed, or "mean" or "std" over the seeds
 	Group   string // Near or Far
@@ -44,26 +44,26 @@ type Result struct {
 
 // Measure computes the metrics from the scores of in-distribution and OOD images.
 // The caller adds the names and the accuracy.
-func Measure(id, ood []float64) Result {
+func Measure(id, ood []float64) Measurement {
 	m := metrics.Evaluate(id, ood)
-	return Result{NID: len(id), NOOD: len(ood), AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: math.NaN()}
+	return Measurement{NID: len(id), NOOD: len(ood), AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: math.NaN()}
 }
 
 // metrics lists the metrics in the order of the columns.
-func (r *Result) metrics() []*float64 {
+func (r *Measurement) metrics() []*float64 {
 	return []*float64{&r.AUROC, &r.AUPROut, &r.AUPRIn, &r.FPR95, &r.FPR95ID, &r.IDAcc}
 }
 
 // Summarise adds means to the results of one method on single sets: after the sets
 // of each seed the unweighted means over the sets of each group, and at the end the
 // means and the standard deviations (ddof 0) over the seeds.
-func Summarise(single []Result) []Result {
-	var all []Result
-	for _, seed := range order(single, func(r Result) string { return r.Seed }) {
-		ofSeed := filter(single, func(r Result) bool { return r.Seed == seed })
+func Summarise(single []Measurement) []Measurement {
+	var all []Measurement
+	for _, seed := range order(single, func(r Measurement) string { return r.Seed }) {
+		ofSeed := filter(single, func(r Measurement) bool { return r.Seed == seed })
 		all = append(all, ofSeed...)
 		for _, group := range []string{Near, Far} {
-			if members := filter(ofSeed, func(r Result) bool { return r.Group == group }); len(members) > 0 {
+			if members := filter(ofSeed, func(r Measurement) bool { return r.Group == group }); len(members) > 0 {
 				mean, _ := spread(members)
 				mean.Dataset, mean.NOOD = "mean", 0
 				for _, r := range members {
@@ -75,7 +75,7 @@ func Summarise(single []Result) []Result {
 	}
 	type key struct{ group, dataset string }
 	var keys []key
-	ofKey := map[key][]Result{}
+	ofKey := map[key][]Measurement{}
 	for _, r := range all {
 		k := key{r.Group, r.Dataset}
 		if ofKey[k] == nil {
@@ -83,7 +83,7 @@ func Summarise(single []Result) []Result {
 		}
 		ofKey[k] = append(ofKey[k], r)
 	}
-	var means, deviations []Result
+	var means, deviations []Measurement
 	for _, k := range keys {
 		mean, std := spread(ofKey[k])
 		mean.Seed, std.Seed = "mean", "std"
@@ -94,7 +94,7 @@ func Summarise(single []Result) []Result {
 
 // spread returns the mean and the standard deviation (ddof 0) of each metric. The
 // other fields are those of the first member.
-func spread(members []Result) (mean, std Result) {
+func spread(members []Measurement) (mean, std Measurement) {
 	mean, std = members[0], members[0]
 	n := float64(len(members))
 	for i := range mean.metrics() {
@@ -118,7 +118,7 @@ var resultColumns = []string{
 
 // WriteResults writes results as CSV and makes the folder of the file. A metric
 // that is NaN is an empty field.
-func WriteResults(file string, results []Result) error {
+func WriteResults(file string, results []Measurement) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
@@ -146,7 +146,7 @@ func WriteResults(file string, results []Result) error {
 }
 
 // ReadResults reads a file of WriteResults.
-func ReadResults(file string) ([]Result, error) {
+func ReadResults(file string) ([]Measurement, error) {
 	f, err := disk.Open(file, disk.Table)
 	if err != nil {
 		return nil, fmt.Errorf("results: %w", err)
@@ -159,9 +159,9 @@ func ReadResults(file string) ([]Result, error) {
 	if len(records) == 0 || !slices.Equal(records[0], resultColumns) {
 		return nil, fmt.Errorf("results %s: its columns are not %v", file, resultColumns)
 	}
-	var results []Result
+	var results []Measurement
 	for i, record := range records[1:] {
-		r := Result{Method: record[0], Seed: record[1], Group: record[2], Dataset: record[3]}
+		r := Measurement{Method: record[0], Seed: record[1], Group: record[2], Dataset: record[3]}
 		for k, to := range []*int{&r.NID, &r.NOOD} {
 			if *to, err = strconv.Atoi(record[4+k]); err != nil {
 				return nil, fmt.Errorf("results %s, row %d: %w", file, i+1, err)
@@ -204,7 +204,7 @@ func RemoveResults(file string) error {
 }
 
 // filter returns the results that keep reports true for.
-func filter(results []Result, keep func(Result) bool) (kept []Result) {
+func filter(results []Measurement, keep func(Measurement) bool) (kept []Measurement) {
 	for _, r := range results {
 		if keep(r) {
 			kept = append(kept, r)
@@ -214,7 +214,7 @@ func filter(results []Result, keep func(Result) bool) (kept []Result) {
 }
 
 // order returns the distinct keys of results in the order of their first result.
-func order(results []Result, key func(Result) string) (keys []string) {
+func order(results []Measurement, key func(Measurement) string) (keys []string) {
 	for _, r := range results {
 		keys = add(keys, key(r))
 	}

@@ -16,10 +16,10 @@ import (
 // TestSummarise checks means and deviations of a method of two seeds against
 // values worked out by hand, and that they survive a file.
 func TestSummarise(t *testing.T) {
-	single := func(seed, group, dataset string, nOOD int, auroc, acc float64) report.Result {
-		return report.Result{Method: "knn", Seed: seed, Group: group, Dataset: dataset, NID: 10, NOOD: nOOD, AUROC: auroc, FPR95: 1 - auroc, IDAcc: acc}
+	single := func(seed, group, dataset string, nOOD int, auroc, acc float64) report.Measurement {
+		return report.Measurement{Method: "knn", Seed: seed, Group: group, Dataset: dataset, NID: 10, NOOD: nOOD, AUROC: auroc, FPR95: 1 - auroc, IDAcc: acc}
 	}
-	got := report.Summarise([]report.Result{
+	got := report.Summarise([]report.Measurement{
 		single("0", "near", "a", 5, 0.5, 0.75), single("0", "far", "b", 6, 0.25, 0.75), single("0", "near", "c", 7, 1, 0.75),
 		single("1", "near", "a", 5, 0.25, 0.25), single("1", "far", "b", 6, 0.75, 0.25), single("1", "near", "c", 7, 0.75, 0.25),
 	})
@@ -78,7 +78,7 @@ std far mean 6 0.25 0.25 0.25
 func TestReadResults(t *testing.T) {
 	const head = "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc\n"
 	file := filepath.Join(t.TempDir(), "results.csv")
-	read := func(text string) ([]report.Result, error) {
+	read := func(text string) ([]report.Measurement, error) {
 		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestReadResults(t *testing.T) {
 		t.Errorf("an empty accuracy became %v", rows[0].IDAcc)
 	}
 	rows[0].IDAcc = 0
-	want := report.Result{Method: "ensemble(gen,knn)", Seed: "mean", Group: "near", Dataset: "tin", NID: 10, NOOD: 20, AUROC: .5, AUPROut: .25, AUPRIn: 1, FPR95ID: .125}
+	want := report.Measurement{Method: "ensemble(gen,knn)", Seed: "mean", Group: "near", Dataset: "tin", NID: 10, NOOD: 20, AUROC: .5, AUPROut: .25, AUPRIn: 1, FPR95ID: .125}
 	if rows[0] != want {
 		t.Errorf("read %+v, want %+v", rows[0], want)
 	}

@@ -94,8 +94,8 @@ func interval(i metrics.Interval) string {
 }
 
 // summary is the table of the groups' means.
-func (v *view) summary(rows []Result) table {
-	rs, methods := index(rows), order(rows, func(r Result) string { return r.Method })
+func (v *view) summary(rows []Measurement) table {
+	rs, methods := index(rows), order(rows, func(r Measurement) string { return r.Method })
 	t := newTable("Means over the sets of each group, in per cent", methods)
 	for _, m := range []Metric{AUROC, FPR95, AUPROut} {
 		t.Groups = append(t.Groups, columnGroup{Label: m.arrow()})

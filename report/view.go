@@ -49,7 +49,7 @@ type panel struct {
 }
 
 func newView(r Report) (*view, error) {
-	v := &view{Report: r, results: index(r.Results), methods: order(r.Results, func(r Result) string { return r.Method })}
+	v := &view{Report: r, results: index(r.Results), methods: order(r.Results, func(r Measurement) string { return r.Method })}
 	v.Page = layout{
 		Title:    cmp.Or(r.Title, "Out-of-distribution detection"),
 		Commands: r.Commands, Facts: r.Facts, Album: &album{},
@@ -133,17 +133,17 @@ func (v *view) chooseStyles() {
 func (v *view) idName() string { return cmp.Or(v.ID.Name, "the in-distribution test set") }
 
 // groups lists the groups of the results, near first.
-func groups(rows []Result) []string {
-	found := order(rows, func(r Result) string { return r.Group })
+func groups(rows []Measurement) []string {
+	found := order(rows, func(r Measurement) string { return r.Group })
 	slices.SortFunc(found, func(a, b string) int { return strings.Compare(b, a) })
 	return found
 }
 
 // sets are the names of a group's sets.
-func sets(rows []Result, group string) []string {
-	return order(slices.DeleteFunc(slices.Clone(rows), func(r Result) bool {
+func sets(rows []Measurement, group string) []string {
+	return order(slices.DeleteFunc(slices.Clone(rows), func(r Measurement) bool {
 		return r.Group != group || r.Dataset == "mean"
-	}), func(r Result) string { return r.Dataset })
+	}), func(r Measurement) string { return r.Dataset })
 }
 
 // lead writes the question and the answer at the top of the page.

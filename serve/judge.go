@@ -30,8 +30,8 @@ type flightKey struct {
 	hash     [sha256.Size]byte
 }
 
-// judged is an image's verdict with its features.
-type judged struct {
+// rowVerdict is an image's verdict with its features.
+type rowVerdict struct {
 	pipeline.Verdict
 	features []float32
 }
@@ -41,7 +41,7 @@ type outcome struct {
 	id     string
 	name   string
 	sha256 string // "" for features that came without an image
-	judged
+	rowVerdict
 	stored  bool
 	err     error
 	reasons *detector.Reasons // nil unless asked for
@@ -73,7 +73,7 @@ func (s *Server) judge(ctx context.Context, main, shadow *pool.Loaded, p picture
 		l.Retain()
 	}
 	var shared bool
-	o.judged, shared, o.err = s.flights.Do(ctx, key, func(ctx context.Context, deliver func(judged, error)) {
+	o.rowVerdict, shared, o.err = s.flights.Do(ctx, key, func(ctx context.Context, deliver func(rowVerdict, error)) {
 		defer release()
 		v, err := s.compute(ctx, main, p.data)
 		deliver(v, err)
@@ -95,14 +95,14 @@ func (s *Server) judge(ctx context.Context, main, shadow *pool.Loaded, p picture
 }
 
 // compute judges an image. While many wait, the features of some are judged together.
-func (s *Server) compute(ctx context.Context, d *pool.Loaded, data []byte) (judged, error) {
+func (s *Server) compute(ctx context.Context, d *pool.Loaded, data []byte) (rowVerdict, error) {
 	defer s.rowsOf.Settle() // whatever comes of this: rows may wait for it
 	row, verdict, err := s.features(ctx, d, data)
 	if err != nil {
-		return judged{}, err
+		return rowVerdict{}, err
 	}
 	v, err := verdict()
-	return judged{v, row}, err
+	return rowVerdict{v, row}, err
 }
 
 // features computes the features of an image as one of those that run, and lets them be
@@ -204,7 +204,7 @@ func (s *Server) rows(ctx context.Context, d *pool.Loaded, source string, rows [
 	}
 	outcomes := make([]outcome, len(verdicts))
 	for i, v := range verdicts {
-		o := outcome{id: store.NewID(), judged: judged{v, slices.Clone(rows[i*d.Dim() : (i+1)*d.Dim()])}}
+		o := outcome{id: store.NewID(), rowVerdict: rowVerdict{v, slices.Clone(rows[i*d.Dim() : (i+1)*d.Dim()])}}
 		s.metrics.judged(d.Name, o)
 		outcomes[i] = o
 	}
@@ -256,7 +256,7 @@ func (s *shadows) list() []disagreement {
 }
 
 // compare judges an image by the shadow too, and notes whether the two agree.
-func (s *Server) compare(ctx context.Context, main, shadow *pool.Loaded, hash string, data []byte, v judged) {
+func (s *Server) compare(ctx context.Context, main, shadow *pool.Loaded, hash string, data []byte, v rowVerdict) {
 	row, err := v.features, error(nil)
 	if !shadow.SharesFeatures(main) {
 		row, err = shadow.Features(ctx, data)

@@ -228,7 +228,7 @@ func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record)
 	if err != nil {
 		return nil
 	}
-	o := []outcome{{judged: judged{verdicts[0], row}}}
+	o := []outcome{{rowVerdict: rowVerdict{verdicts[0], row}}}
 	s.addReasons(ctx, d, o)
 	return o[0].reasons
 }

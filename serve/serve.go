@@ -142,7 +142,7 @@ type Server struct {
 	log       *slog.Logger
 	detectors *pool.Set
 	places    *places
-	flights   pool.Flight[flightKey, judged]
+	flights   pool.Flight[flightKey, rowVerdict]
 	rowsOf    pool.Gather[*pool.Loaded, []float32, pipeline.Verdict] // that wait to be judged
 	clients   *access.Clients
 	proxies   *access.Proxies

@@ -224,9 +224,9 @@ const mostMethods = 20
 
 // printResults prints the methods with their means over the near and the far
 // sets, and the file with the rest.
-func printResults(w io.Writer, results []report.Result, rest string) error {
+func printResults(w io.Writer, results []report.Measurement, rest string) error {
 	type key struct{ method, group string }
-	means, deviations := map[key]report.Result{}, map[key]report.Result{}
+	means, deviations := map[key]report.Measurement{}, map[key]report.Measurement{}
 	var methods []string
 	var groups []string
 	seeds := map[string]bool{}

@@ -61,7 +61,7 @@ func TestJudgeAlongside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := det.NewJudge()(x); !slices.Equal(got, want) {
+	if got := det.VerdictFunc()(x); !slices.Equal(got, want) {
 		t.Errorf("%v; want %v", got, want)
 	}
 }
@@ -78,10 +78,10 @@ func BenchmarkJudge(b *testing.B) {
 			if det.Scoring.Parts = all; i < len(all) {
 				name, det.Scoring.Parts = all[i].Name, all[i:i+1]
 			}
-			for _, n := range []int{1, detector.JudgeRows} {
+			for _, n := range []int{1, detector.VerdictRows} {
 				b.Run(fmt.Sprintf("%d features/%d classes/%s/%d rows", d, size[1], name, n), func(b *testing.B) {
 					x := pipetest.RandomArray(rng, n*d, 0, 1)
-					judge := det.NewJudge()
+					judge := det.VerdictFunc()
 					for b.Loop() {
 						judge(x)
 					}

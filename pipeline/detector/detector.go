@@ -269,32 +269,32 @@ func (d *Detector) rescore(ctx context.Context, own head.Outputs, x []float32) (
 	return scores, d.Scoring.Score(ctx, scores, d.Scoring.Batch(x), own)
 }
 
-// JudgeRows is how many rows a function of Detector.NewJudge takes at most: with
+// VerdictRows is how many rows a function of Detector.VerdictFunc takes at most: with
 // so many, reading the conditioning's matrix no longer counts.
-const JudgeRows = 16
+const VerdictRows = 16
 
 // largeDetector is how many features times classes make a verdict long enough for the
 // heads and the other parts of the score to be computed at the same time: a verdict's
 // time is that of reading their weights, which one core does slowly.
 const largeDetector = 1 << 18
 
-// NewJudge returns a function that judges up to JudgeRows rows of features [n, D]
+// VerdictFunc returns a function that judges up to VerdictRows rows of features [n, D]
 // and serves one goroutine. A row's verdict does not depend on the others.
-func (d *Detector) NewJudge() func(rows []float32) []Verdict {
+func (d *Detector) VerdictFunc() func(rows []float32) []Verdict {
 	classes := len(d.Classes)
 	predictors, room := make([]*head.Predictor, len(d.Heads)), make([]head.Outputs, len(d.Heads))
 	for i, h := range d.Heads {
-		predictors[i], room[i] = h.NewPredictor(), h.Room(JudgeRows)
+		predictors[i], room[i] = h.NewPredictor(), h.Room(VerdictRows)
 	}
-	step := JudgeRows
+	step := VerdictRows
 	if d.Scoring.roundsInBlocks() {
 		step = 1
 	}
 	var folds []func([]float32) []Verdict
 	for _, fold := range d.Folds {
-		folds = append(folds, fold.NewJudge())
+		folds = append(folds, fold.VerdictFunc())
 	}
-	alongside := d.Scoring != nil && step == JudgeRows && d.Dim()*classes >= largeDetector
+	alongside := d.Scoring != nil && step == VerdictRows && d.Dim()*classes >= largeDetector
 	ctx := context.Background() // scoring fails only when cancelled
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()

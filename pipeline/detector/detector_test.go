@@ -253,7 +253,7 @@ func TestHeadsAreAveraged(t *testing.T) {
 			t.Errorf("log φ %d = %g, want %g", i, got[i], math.Log(mean))
 		}
 	}
-	judge := d.NewJudge()
+	judge := d.VerdictFunc()
 	for i, want := range d.Verdicts(x) {
 		got := judge(x[i*4 : (i+1)*4])[0]
 		if got.Class != want.Class || got.OOD != want.OOD || math.Abs(got.Score-want.Score) > 1e-9*math.Abs(want.Score) {

@@ -112,7 +112,7 @@ func TestExportedScoresOfFeatures(t *testing.T) {
 		data.Logits = posthoc.Matrix(scoring.Batch(data.Features(0, data.N)).Logits, classes)
 		return data
 	}
-	in := posthoc.Input{Train: data("train"), Val: data("val"), Head: linear}
+	in := posthoc.Input{Train: data("train"), Val: data("val"), LastLayer: linear}
 	known := in.Val.Features(0, in.Val.N)
 	var x []float32
 	for _, set := range []string{"id", "near", "far"} {
@@ -143,7 +143,7 @@ func TestExportedScoresOfFeatures(t *testing.T) {
 				h.Network.(*head.ResidualNetwork).Density = density
 			}
 			det.Scoring = scoringOf(t, det, []string{
-				detector.OwnPart, detector.DensityPart, detector.DecisionPart, "gen", "energy", "mls", "fdbd", "vim", "react", "vra",
+				detector.HeadPart, detector.DensityPart, detector.DecisionPart, "gen", "energy", "mls", "fdbd", "vim", "react", "vra",
 				"standardised fdbd", "standardised vim", "standardised vra",
 			}, linear, in)
 			nearness := det.Own(known).Nearness
@@ -166,7 +166,7 @@ func scoringOf(t *testing.T, det *detector.Detector, parts []string, linear *pos
 		var err error
 		plain, standardised := strings.CutPrefix(name, "standardised ")
 		switch {
-		case slices.Contains([]string{detector.OwnPart, detector.DensityPart, detector.DecisionPart}, name):
+		case slices.Contains([]string{detector.HeadPart, detector.DensityPart, detector.DecisionPart}, name):
 			scores = part.Own(det.Own(x))
 		case standardised:
 			part.Score, err = posthoc.FitStandardised(t.Context(), plain, in)

@@ -44,7 +44,7 @@ func TestFoldsVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, n := loaded.NewJudge(), len(d.CalibrationScores)
+	judge, n := loaded.VerdictFunc(), len(d.CalibrationScores)
 	flagged := 0
 	for i, got := range d.Verdicts(rows) {
 		x := rows[i*d.Dim() : (i+1)*d.Dim()]

@@ -207,6 +207,6 @@ func judgeForged(t *testing.T, what string, metadata map[string]string, tensors 
 			return
 		}
 	}
-	judge := d.NewJudge()
+	judge := d.VerdictFunc()
 	judge(x)
 }

@@ -64,7 +64,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 				t.Errorf("%s: row %d: %+v, want %+v", name, i, g, w)
 			}
 		}
-		judge := d.NewJudge()
+		judge := d.VerdictFunc()
 		block := judge(rows)
 		for i, whole := range block {
 			if alone := judge(rows[i*d.Dim() : (i+1)*d.Dim()])[0]; alone != whole {

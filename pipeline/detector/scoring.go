@@ -28,7 +28,7 @@ const (
 
 // Names of parts that are the heads' own. Files hold them.
 const (
-	OwnPart      = "mlrbfn"   // the heads' own score; in ensembles HeadScore is the same
+	HeadPart     = "mlrbfn"   // the heads' own score; in ensembles HeadScore is the same
 	DensityPart  = "density"  // how near the nearest class is
 	DecisionPart = "decision" // how clearly it is that one
 )
@@ -40,7 +40,7 @@ var ScoreNames = slices.Concat([]string{JoinedScore, HeadScore}, posthoc.Names()
 
 // EnsembleParts are the scores that the ensemble without brackets adds up;
 // docs/research.md says how they were found.
-var EnsembleParts = []string{OwnPart, "gen", "fdbd", "mds++"}
+var EnsembleParts = []string{HeadPart, "gen", "fdbd", "mds++"}
 
 // OwnWeight is how often the heads' own score counts in an ensemble: a residual
 // head's is the sum of two.
@@ -65,7 +65,7 @@ func SplitScores(list string) []string {
 }
 
 // ScoreParts returns the scores that a name stands for: itself, or for
-// "ensemble" and "ensemble(a,b,…)" the parts. HeadScore stands for OwnPart.
+// "ensemble" and "ensemble(a,b,…)" the parts. HeadScore stands for HeadPart.
 // JoinedScore stands for parts that only the data tell.
 func ScoreParts(name string) (parts []string, ensemble bool, err error) {
 	switch name {
@@ -83,10 +83,10 @@ func ScoreParts(name string) (parts []string, ensemble bool, err error) {
 	}
 	for i, p := range parts {
 		if p == HeadScore {
-			p = OwnPart
+			p = HeadPart
 			parts[i] = p
 		}
-		if p != OwnPart && !slices.Contains(posthoc.Names(), p) {
+		if p != HeadPart && !slices.Contains(posthoc.Names(), p) {
 			return nil, false, fmt.Errorf("there is no score %q; there are %s, ensemble and ensemble(A,B,…) of these", p, strings.Join(ScoreNames[:len(ScoreNames)-1], ", "))
 		}
 		if slices.Contains(parts[:i], p) {
@@ -115,7 +115,7 @@ type Scoring struct {
 // Part is a score with its place on the common scale.
 type Part struct {
 	Name  string
-	Score posthoc.Scorer // nil for what the heads give themselves: OwnPart, DensityPart or DecisionPart
+	Score posthoc.Scorer // nil for what the heads give themselves: HeadPart, DensityPart or DecisionPart
 	Scale head.Scale
 }
 
@@ -287,7 +287,7 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 
 // isNew reports whether programs that know of no guard would misread the scoring.
 func (s *Scoring) isNew() bool {
-	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != OwnPart }))
+	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != HeadPart }))
 }
 
 // readScoring is the inverse of encode. It scores a row of zeros, so that parts that

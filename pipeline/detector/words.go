@@ -17,7 +17,7 @@ type words posthoc.Words
 var wordsOf = map[string]words{
 	DensityPart:  {"far from every class", "near to a class", "farther from every class"},
 	DecisionPart: {"between {A} and {B}", "clearly of one class", "less clearly of one class (between {A} and {B})"},
-	OwnPart:      {"far from every class, or between {A} and {B}", "surely of one class", "less surely of any class, by the head's own score,"},
+	HeadPart:     {"far from every class, or between {A} and {B}", "surely of one class", "less surely of any class, by the head's own score,"},
 	HeadScore:    {"low confidence in every class", "confident of a class", "less confident of any class"},
 	GuardPart:    {"beyond nearly all in-distribution images", "within the range of in-distribution images", "farther from every class"},
 }

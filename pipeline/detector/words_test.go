@@ -12,7 +12,7 @@ import (
 // TestWords: every part that a score can have has words, which name the classes where
 // they have room for them.
 func TestWords(t *testing.T) {
-	for _, name := range slices.Concat(posthoc.Names(), []string{DensityPart, DecisionPart, OwnPart, HeadScore, GuardPart, "vim-s", "fdbd-s", "react-s", "vra-s"}) {
+	for _, name := range slices.Concat(posthoc.Names(), []string{DensityPart, DecisionPart, HeadPart, HeadScore, GuardPart, "vim-s", "fdbd-s", "react-s", "vra-s"}) {
 		w := wordsFor(name)
 		if strings.Contains(w.Strange, name) && strings.HasPrefix(w.Strange, "a low ") {
 			t.Errorf("%s has no words", name)

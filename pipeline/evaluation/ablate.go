@@ -172,7 +172,7 @@ func (o AblateOptions) contenders(train training.Options) ([]contender, error) {
 // under opts.Out, with the methods mlrbfn-1 (max log φ of one layer), relu-1
 // (MSP of one layer), …, and the names of the steps, and draws them as
 // figures/depth and figures/steps, PNG and SVG.
-func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
+func Ablate(ctx context.Context, opts AblateOptions) ([]report.Measurement, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 	if err := errors.Join(detector.MkdirFor(file), disk.CheckWritable(file), clearAblation(opts.Out, file)); err != nil {
 		return nil, err
 	}
-	var results []report.Result
+	var results []report.Measurement
 	contenders, err := opts.contenders(e.train.Options)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Result, error) {
 }
 
 // draw writes the pictures that there is something for.
-func (o AblateOptions) draw(results []report.Result, layers int) error {
+func (o AblateOptions) draw(results []report.Measurement, layers int) error {
 	if report.Draw == nil {
 		return nil
 	}

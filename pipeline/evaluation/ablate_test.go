@@ -26,7 +26,7 @@ func ablateOptions(t *testing.T) AblateOptions {
 }
 
 // methodsOf lists the methods of results in their order.
-func methodsOf(results []report.Result) (methods []string) {
+func methodsOf(results []report.Measurement) (methods []string) {
 	for _, r := range results {
 		if !slices.Contains(methods, r.Method) {
 			methods = append(methods, r.Method)
@@ -125,7 +125,7 @@ func TestAblateDefaults(t *testing.T) {
 		t.Errorf("methods %v", got)
 	}
 	for _, seed := range []string{"0", "1", "2"} {
-		if !slices.ContainsFunc(results, func(r report.Result) bool { return r.Seed == seed }) {
+		if !slices.ContainsFunc(results, func(r report.Measurement) bool { return r.Seed == seed }) {
 			t.Errorf("no results of seed %s", seed)
 		}
 	}

@@ -124,7 +124,7 @@ type Options struct {
 // put them on one scale, must be new to all. Results of a score that no seed
 // changes are the same for every seed; the accuracy is that of the seed's
 // softmax network.
-func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
+func Evaluate(ctx context.Context, opts Options) ([]report.Measurement, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Result, error) {
 	if err := e.leaveOut(opts.Methods != nil); err != nil {
 		return nil, err
 	}
-	var results []report.Result
+	var results []report.Measurement
 	var measured []string
 	for _, method := range e.opts.Methods {
 		runs, err := e.prepare(ctx, method)
@@ -186,7 +186,7 @@ type contender struct {
 }
 
 // contend returns the results of a contender with each seed and over them.
-func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Result, error) {
+func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Measurement, error) {
 	all, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
@@ -206,8 +206,8 @@ func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Result,
 }
 
 // measureAll returns the results of a method with each seed and over them.
-func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]report.Result, error) {
-	var single []report.Result
+func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]report.Measurement, error) {
+	var single []report.Measurement
 	for _, r := range runs {
 		rows, err := e.measure(ctx, method, r)
 		if err != nil {
@@ -501,7 +501,7 @@ func (e *evaluation) tell(what string, done, total int) {
 
 // measure scores all sets, writes the scores where there is a folder for them,
 // and returns the results on each.
-func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Result, error) {
+func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Measurement, error) {
 	meanwhile, _ := parallel.WithContext(ctx) // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }()   // where scoring fails
 	scored := 0
@@ -524,7 +524,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 		return scores, err
 	}})
 	accuracy, seed := e.accuracy(predicted), r.seed
-	results := make([]report.Result, len(e.ood))
+	results := make([]report.Measurement, len(e.ood))
 	for i, set := range e.opts.OOD {
 		ood, classes, err := score(set.Name, e.ood[i])
 		if err != nil {

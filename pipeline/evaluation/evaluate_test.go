@@ -52,8 +52,8 @@ func TestEvaluateFigures(t *testing.T) {
 	if len(left) != 1 || !strings.Contains(left["temperature"], "classified correctly") { // the classes are far apart
 		t.Errorf("left out: %v", left)
 	}
-	find := func(method, seed, group, dataset string) report.Result {
-		i := slices.IndexFunc(figures, func(f report.Result) bool {
+	find := func(method, seed, group, dataset string) report.Measurement {
+		i := slices.IndexFunc(figures, func(f report.Measurement) bool {
 			return f.Method == method && f.Seed == seed && f.Group == group && f.Dataset == dataset
 		})
 		if i < 0 {

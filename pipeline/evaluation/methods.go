@@ -62,7 +62,7 @@ func (e *evaluation) prepareIn(ctx context.Context, method string, together *joi
 		return nil, err
 	}
 	heads := make([]trained, len(e.train.Options.Seeds))
-	if method == detector.JoinedScore || slices.Contains(parts, detector.OwnPart) {
+	if method == detector.JoinedScore || slices.Contains(parts, detector.HeadPart) {
 		if heads, err = e.trainHeads(ctx); err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ import (
 
 // writePage writes report.html and its pictures, with the ablation where there is
 // one in the folder, and the paper's tables.
-func (e *evaluation) writePage(ctx context.Context, results []report.Result) error {
+func (e *evaluation) writePage(ctx context.Context, results []report.Measurement) error {
 	id := e.id.Sets[0]
 	r := report.Report{
 		Results: results, Published: e.opts.Published, Classes: e.train.Classes,

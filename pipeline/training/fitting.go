@@ -34,7 +34,7 @@ func (f Fitting) Scoring(ctx context.Context, name string, scale Scaler) (*detec
 	s := &detector.Scoring{Name: name}
 	for _, part := range names {
 		p := detector.Part{Name: part, Scale: detector.Unscaled}
-		if part != detector.OwnPart {
+		if part != detector.HeadPart {
 			if p.Score, err = f.fit(ctx, part); err != nil {
 				return nil, err
 			}
@@ -46,7 +46,7 @@ func (f Fitting) Scoring(ctx context.Context, name string, scale Scaler) (*detec
 			if err != nil {
 				return nil, fmt.Errorf("score %s of the validation images: %w", part, err)
 			}
-			if part == detector.OwnPart {
+			if part == detector.HeadPart {
 				p.Scale.Deviation /= detector.OwnWeight
 			}
 		}
@@ -64,7 +64,7 @@ func (f Fitting) fit(ctx context.Context, name string) (posthoc.Scorer, error) {
 	case 0:
 		return posthoc.Fit(ctx, name, in)
 	case 1:
-		in.Head = f.Network[0]
+		in.LastLayer = f.Network[0]
 		return posthoc.Fit(ctx, name, in)
 	}
 	in.Network = f.Network
@@ -72,7 +72,7 @@ func (f Fitting) fit(ctx context.Context, name string) (posthoc.Scorer, error) {
 	if !errors.Is(err, posthoc.ErrMissing) {
 		return s, err
 	}
-	in.Train, in.Val, in.Head = f.hidden(f.Train), f.hidden(f.Val), f.Network[len(f.Network)-1]
+	in.Train, in.Val, in.LastLayer = f.hidden(f.Train), f.hidden(f.Val), f.Network[len(f.Network)-1]
 	if s, err = posthoc.Fit(ctx, name, in); err != nil {
 		return nil, err
 	}

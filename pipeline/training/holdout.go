@@ -201,7 +201,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
 	c := ClassifierOf(posthoc.MLP{full.Linear})
 	some := t.train.With(spreadClasses(t.train, cmp.Or(t.Options.PartRows, partRows)))
-	in := posthoc.Input{Head: full.Linear, Memory: t.Options.Memory}
+	in := posthoc.Input{LastLayer: full.Linear, Memory: t.Options.Memory}
 	if 4*int64(some.Len())*int64(t.D) > t.Options.Memory/4 {
 		in.Train = c.Data(t.Table, some.Index, t.Labels, len(t.Classes))
 	} else {
@@ -419,7 +419,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		return err
 	}
 	c := ClassifierOf(posthoc.MLP{fitted.Linear})
-	in := posthoc.Input{Train: dataOf(c, train, len(left)), Head: fitted.Linear, Memory: t.Options.Memory}
+	in := posthoc.Input{Train: dataOf(c, train, len(left)), LastLayer: fitted.Linear, Memory: t.Options.Memory}
 	known := posthoc.Batch{Features: val.X, Logits: c.Network.OfFeatures(val.X)}
 	rows := h.rowsOf(f.out, min(foldRows, most))
 	for _, r := range rows {

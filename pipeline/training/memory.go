@@ -14,7 +14,7 @@ func CheckMemory(name string, d, c int, memory int64) error {
 		return err
 	}
 	for _, part := range parts {
-		if part == detector.OwnPart {
+		if part == detector.HeadPart {
 			continue
 		}
 		if err := posthoc.CheckMemory(part, d, c, memory); err != nil {

@@ -24,7 +24,7 @@ func (t *Data) fitScoring(ctx context.Context, own *detector.Detector) (*Joined,
 		return nil, err
 	}
 	c := &Classifier{}
-	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.OwnPart && !posthoc.Headless(p) }) {
+	if slices.ContainsFunc(parts, func(p string) bool { return p != detector.HeadPart && !posthoc.Headless(p) }) {
 		if c, err = t.FitLinear(ctx, t.Options.Seeds[0]); err != nil {
 			return nil, err
 		}

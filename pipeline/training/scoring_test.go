@@ -47,7 +47,7 @@ func TestTrainScores(t *testing.T) {
 			t.Fatal(err)
 		}
 		verdicts := d.Verdicts(fresh)
-		judge := loaded.NewJudge()
+		judge := loaded.VerdictFunc()
 		flagged := 0
 		for i, v := range verdicts {
 			if again := judge(fresh[i*d.Dim() : (i+1)*d.Dim()])[0]; math.Abs(again.Score-v.Score) > 1e-9*(1+math.Abs(v.Score)) || again.Class != v.Class {
@@ -114,7 +114,7 @@ func TestEnsembleScale(t *testing.T) {
 			sum[i] += scores[i]
 		}
 		want := 1.
-		if p.Name == detector.OwnPart {
+		if p.Name == detector.HeadPart {
 			want = detector.OwnWeight
 		}
 		if s := head.ScaleOf(scores); math.Abs(s.Mean) > 1e-6 || math.Abs(s.Deviation-want) > 1e-6 {

@@ -257,7 +257,7 @@ func (g *growth) score(ctx context.Context, dir string, at [3]int) (err error) {
 			do   func() error
 		}{
 			{"fit", func() (err error) {
-				s, err = posthoc.Fit(ctx, name, posthoc.Input{Train: data, Head: classifier, Memory: g.memory})
+				s, err = posthoc.Fit(ctx, name, posthoc.Input{Train: data, LastLayer: classifier, Memory: g.memory})
 				return err
 			}},
 			{"score", func() error { return s.Score(ctx, scores, batch) }},

@@ -185,7 +185,7 @@ func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) 
 	n := float64(b.queries)
 	fmt.Printf("queries: accuracy %.2f; AUROC of classes that are new %.1f; flagged of the known %.2f%%, of the new %.1f%%\n",
 		100*float64(right)/n, 100*metrics.AUROC(scores[0], scores[1]), 100*float64(flagged[0])/n, 100*float64(flagged[1])/float64(b.others))
-	judge := d.NewJudge()
+	judge := d.VerdictFunc()
 	for _, at := range []int{1, 16} {
 		var each []float64
 		var cpu time.Duration

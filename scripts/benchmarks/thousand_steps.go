@@ -200,7 +200,7 @@ func (b *thousand) methods(ctx context.Context, dir string, names []string) (err
 		debug.FreeOSMemory()
 		w := watchSteps(name+": ", b.record)
 		w.step("fit")
-		s, err := posthoc.Fit(ctx, name, posthoc.Input{Train: data, Head: linear, Memory: b.memory})
+		s, err := posthoc.Fit(ctx, name, posthoc.Input{Train: data, LastLayer: linear, Memory: b.memory})
 		if err == nil {
 			w.step("scores")
 			err = b.score(ctx, name, s, c, queries)

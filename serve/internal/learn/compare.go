@@ -84,9 +84,9 @@ func judge(ctx context.Context, d *detector.Detector, images []reviewed) ([]dete
 // verdicts returns those on n rows.
 func verdicts(ctx context.Context, d *detector.Detector, n int, row func(int) []float32) ([]detector.Verdict, error) {
 	var all []detector.Verdict
-	for from := 0; from < n; from += detector.JudgeRows {
+	for from := 0; from < n; from += detector.VerdictRows {
 		var x []float32
-		for i := from; i < min(n, from+detector.JudgeRows); i++ {
+		for i := from; i < min(n, from+detector.VerdictRows); i++ {
 			x = append(x, row(i)...)
 		}
 		some, err := d.VerdictsContext(ctx, x)
@@ -127,7 +127,7 @@ func tally(labels []string, was, is []detector.Verdict, named func(int) Change) 
 func differ(a, b detector.Verdict) bool { return a.OOD != b.OOD || a.Class != b.Class }
 
 // compare compares the detector that serves with the new one.
-func (r *Result) compare(ctx context.Context, t *Task, next *detector.Detector, held, junk []reviewed) error {
+func (r *Learned) compare(ctx context.Context, t *Task, next *detector.Detector, held, junk []reviewed) error {
 	if err := r.onCalibration(ctx, t, next); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func local(path string) string {
 func changeOf(r *store.Record) Change { return Change{ID: r.ID, Image: r.Image, Name: r.Name} }
 
 // onCalibration compares on images that the old training set aside, and the new one too.
-func (r *Result) onCalibration(ctx context.Context, t *Task, next *detector.Detector) (err error) {
+func (r *Learned) onCalibration(ctx context.Context, t *Task, next *detector.Detector) (err error) {
 	data, err := next.OpenTraining(ctx, nil)
 	if err != nil {
 		return err

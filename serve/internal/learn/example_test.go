@@ -70,7 +70,7 @@ func ExampleRun() {
 	result, err := learn.Run(ctx, db, nothing{}, learn.Task{
 		Subject: learn.Subject{Name: "animals", Classes: old.Classes, Model: old.Source.Fingerprint, Dim: old.Dim(), Files: map[string]bool{"the file's hash": true}},
 		Base:    old, Now: old, Dir: filepath.Join(dir, "learned"),
-		Stage: func(string) {}, Ready: func(*learn.Result) error { return nil },
+		Stage: func(string) {}, Ready: func(*learn.Learned) error { return nil },
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -61,8 +61,8 @@ type Job struct {
 	Ended    *time.Time `json:"ended,omitempty"`
 	// Ready says that the new detector can be activated; of a job that runs, the learning
 	// curve is still to come.
-	Ready  bool    `json:"ready"`
-	Result *Result `json:"result,omitempty"`
+	Ready  bool     `json:"ready"`
+	Result *Learned `json:"result,omitempty"`
 }
 
 // entry is a job in the store.
@@ -366,7 +366,7 @@ func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Jo
 	stage, ready := "beginning", false
 	say := func(text string) { mu.Lock(); defer mu.Unlock(); stage = text }
 	var result []byte // as it was stored last
-	keep := func(r *Result) error {
+	keep := func(r *Learned) error {
 		data, err := json.Marshal(r)
 		if err != nil {
 			return err
@@ -386,7 +386,7 @@ func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Jo
 		})
 	})
 	l.log.Info("learning from reviews", "job", job.ID, "detector", job.Detector)
-	r, err := l.learn(ctx, job, subject, now, say, func(r *Result) error {
+	r, err := l.learn(ctx, job, subject, now, say, func(r *Learned) error {
 		if err := keep(r); err != nil {
 			return err
 		}
@@ -424,7 +424,7 @@ func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Jo
 }
 
 // learn does a job.
-func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *pool.Loaded, say func(string), ready func(*Result) error) (*Result, error) {
+func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *pool.Loaded, say func(string), ready func(*Learned) error) (*Learned, error) {
 	base, err := l.opts.Load(l.opts.Detectors.File(job.Detector))
 	if err != nil {
 		return nil, err
@@ -521,7 +521,7 @@ func (l *Learner) updateVersions(ctx context.Context, name string, change func(*
 }
 
 // add adds what a job made to the versions, and removes the oldest that never served.
-func (l *Learner) add(ctx context.Context, job Job, r *Result) error {
+func (l *Learner) add(ctx context.Context, job Job, r *Learned) error {
 	var gone []string
 	err := l.updateVersions(ctx, job.Detector, func(v *Versions) error {
 		v.Versions = slices.Insert(v.Versions, 0, Version{job.ID, r.Trained.UTC(), r.SHA256, r.Learned, len(r.Classes)})

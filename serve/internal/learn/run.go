@@ -33,8 +33,8 @@ type Task struct {
 	// Memory is how many bytes of features may lie in memory, about; 0 is half of the
 	// machine's.
 	Memory int64
-	Stage  func(string)        // is told what is being done
-	Ready  func(*Result) error // is told the result before the learning curve is made
+	Stage  func(string)         // is told what is being done
+	Ready  func(*Learned) error // is told the result before the learning curve is made
 }
 
 // Names in the folder of a result.
@@ -43,8 +43,8 @@ const (
 	featuresDir  = "features"
 )
 
-// Result is what came of learning.
-type Result struct {
+// Learned is what came of learning.
+type Learned struct {
 	Reviews *Gathered `json:"reviews"`
 	Learned int       `json:"learned"`  // reviewed images that joined the training features
 	HeldOut int       `json:"held_out"` // that were set aside to compare
@@ -77,7 +77,7 @@ func assessed(d *detector.Detector) (a Assessed) {
 var ErrNothing = errors.New("there is nothing to learn from")
 
 // Run learns. The detector file and the feature set are in Task.Dir.
-func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Result, error) {
+func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Learned, error) {
 	t.Stage("gathering reviews")
 	g, err := gather(ctx, db, t.Subject, kept, true)
 	if err != nil {
@@ -92,7 +92,7 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Result, error
 		return nil, err
 	}
 	setAside(images, groups)
-	r := &Result{Reviews: g, Notes: []string{}}
+	r := &Learned{Reviews: g, Notes: []string{}}
 	var learn, held []reviewed
 	for _, one := range images {
 		if one.held {
@@ -246,7 +246,7 @@ var curveParts = []float64{0.25, 0.5}
 const longTraining = 5 * time.Minute
 
 // curve makes the learning curve.
-func (t *Task) curve(ctx context.Context, r *Result, o training.Options, next *detector.Detector, known []string, learn, held, junk []reviewed) error {
+func (t *Task) curve(ctx context.Context, r *Learned, o training.Options, next *detector.Detector, known []string, learn, held, junk []reviewed) error {
 	if len(held) == 0 {
 		r.Curve = &Curve{Points: []Point{}, Enough: "unclear", Because: fmt.Sprintf("No reviewed image is set aside yet: a class needs %d images for that.", heldShare)}
 		return nil

@@ -84,7 +84,7 @@ func (l *Loaded) Features(ctx context.Context, data []byte) ([]float32, error) {
 	var row []float32
 	var unread error
 	items := []images.Item{images.EncodedItem("image", data)}
-	_, err := l.backbone.Extract(ctx, items, l.set.opts.run(), func(r extractor.Result) error {
+	_, err := l.backbone.Extract(ctx, items, l.set.opts.run(), func(r extractor.Row) error {
 		if r.Err != nil {
 			unread = &ImageError{r.Err}
 		}
@@ -99,7 +99,7 @@ func (l *Loaded) Judge(ctx context.Context, rows []float32) ([]detector.Verdict,
 	judge := l.judges.Get().(func([]float32) []detector.Verdict)
 	defer l.judges.Put(judge)
 	var verdicts []detector.Verdict
-	for block := range slices.Chunk(rows, detector.JudgeRows*l.Dim()) {
+	for block := range slices.Chunk(rows, detector.VerdictRows*l.Dim()) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

@@ -282,7 +282,7 @@ func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {
 		return nil, fmt.Errorf("detector %s changed while it was read", p.Name)
 	}
 	l := &Loaded{Detector: d, Name: p.Name, SHA256: hash, Since: time.Now(), set: s}
-	l.judges.New = func() any { return d.NewJudge() }
+	l.judges.New = func() any { return d.VerdictFunc() }
 	if l.backbone, err = s.open(ctx, d); err != nil {
 		return nil, err
 	}
