@@ -30,52 +30,43 @@ const (
 	maxParts  = 1000
 )
 
-// driftCourse answers GET /v1/drift/course: flagged images, p-values and classes of each
+// course answers GET /v1/drift/course: flagged images, p-values and classes of each
 // source over time, with the intervals for images like the calibration images, and the
 // evidence of drift. Of detectors that were replaced there is nothing.
-func (s *Server) driftCourse(w http.ResponseWriter, r *http.Request) {
+func (d *driftRequests) course(ctx context.Context, r *http.Request) (any, error) {
 	q, err := query(r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	name := q.Detector // here the name, as others may not know the hash
 	if q.From.IsZero() {
 		q.From = time.Now().Add(-usualSpan)
 	}
-	step := time.Hour
-	if text := r.URL.Query().Get("step"); text != "" {
-		if step, err = time.ParseDuration(text); err != nil || step < time.Second {
-			s.failed(w, r, refuse(http.StatusBadRequest, "step=%s: it is a time of 1s or more, such as 1h", text))
-			return
-		}
+	step, err := stepOf(r, time.Hour)
+	if err != nil {
+		return nil, err
 	}
 	to := q.To
 	if to.IsZero() {
 		to = time.Now()
 	}
 	if to.Sub(q.From) > maxParts*step {
-		s.failed(w, r, refuse(http.StatusBadRequest, "from and to may be %d steps apart", maxParts))
-		return
+		return nil, refuse(http.StatusBadRequest, "from and to may be %d steps apart", maxParts)
 	}
-	main, shadow, err := s.use(name)
+	main, shadow, err := d.use(name)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	defer main.Release()
 	defer shadow.Release()
 	q.Detector = main.SHA256
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
-	counts, err := s.opts.Store.Count(ctx, q, step)
+	counts, err := d.counts.Count(ctx, q, step)
 	if err != nil {
-		s.storeError(w, r, err)
-		return
+		return nil, asked(err)
 	}
-	evidence := s.drift.during(q.From.Truncate(max(step, time.Hour)), to, main.SHA256)
+	evidence := d.watch.during(q.From.Truncate(max(step, time.Hour)), to, main.SHA256)
 	evidence = slices.DeleteFunc(evidence, func(h sourceHistory) bool { return q.Source != "" && h.Source != q.Source })
-	writeJSON(w, http.StatusOK, map[string]any{"parts": courseOf(main, counts), "evidence": evidence})
+	return map[string]any{"parts": courseOf(main, counts), "evidence": evidence}, nil
 }
 
 // courseOf puts the counts of all classes together.

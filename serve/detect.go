@@ -117,12 +117,16 @@ func explains(r *http.Request) (bool, error) {
 	return why, nil
 }
 
-// use returns the detector with a name, and its shadow.
-func (s *Server) use(name string) (main, shadow *pool.Loaded, err error) {
-	if main, shadow = s.detectors.Use(name); main == nil {
+// used returns the detector with a name, and its shadow.
+func used(d detectors, name string) (main, shadow *pool.Loaded, err error) {
+	if main, shadow = d.Use(name); main == nil {
 		return nil, nil, refuse(http.StatusNotFound, "there is no detector %q", name)
 	}
 	return main, shadow, nil
+}
+
+func (s *Server) use(name string) (main, shadow *pool.Loaded, err error) {
+	return used(s.detectors, name)
 }
 
 // seats are the places that one request has, and the memory for its body.
@@ -268,14 +272,4 @@ func nameOf(name string) string {
 		name = name[:len(name)-size]
 	}
 	return name
-}
-
-// listShadows answers GET /v1/shadows: the images that detectors and their shadows last
-// disagreed on, the newest first.
-func (s *Server) listShadows(w http.ResponseWriter, _ *http.Request) {
-	all := s.shadows.list()
-	if all == nil {
-		all = []disagreement{}
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"disagreements": all})
 }

@@ -383,19 +383,33 @@ func (d *drifts) list() []sourceDrift {
 	return all
 }
 
-// listDrift answers GET /v1/drift.
-func (s *Server) listDrift(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"chance_without_cause": s.opts.Alpha, "sources": s.drift.list()})
+// watch is what requests ask of the tests for drift.
+type watch interface {
+	list() []sourceDrift
+	reset(context.Context) error
+	during(from, to time.Time, detectors ...string) []sourceHistory
 }
 
-// resetDrift answers POST /v1/drift/reset: all alarms have been dealt with, and new tests
+// driftRequests are the requests about drift.
+type driftRequests struct {
+	alpha  float64
+	watch  watch
+	counts counter
+	use    func(name string) (main, shadow *pool.Loaded, err error)
+}
+
+// list answers GET /v1/drift.
+func (d *driftRequests) list(context.Context, *http.Request) (any, error) {
+	return map[string]any{"chance_without_cause": d.alpha, "sources": d.watch.list()}, nil
+}
+
+// reset answers POST /v1/drift/reset: all alarms have been dealt with, and new tests
 // begin.
-func (s *Server) resetDrift(w http.ResponseWriter, r *http.Request) {
-	if err := s.drift.reset(r.Context()); err != nil {
-		s.storeError(w, r, err)
-		return
+func (d *driftRequests) reset(ctx context.Context, r *http.Request) (any, error) {
+	if err := d.watch.reset(ctx); err != nil {
+		return nil, asked(err)
 	}
-	s.listDrift(w, r)
+	return d.list(ctx, r)
 }
 
 // reset begins new tests.

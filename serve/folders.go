@@ -165,11 +165,10 @@ const maxBroken = 1000
 
 // listBroken answers GET /v1/broken: the files of watched folders that cannot be judged,
 // the newest first.
-func (s *Server) listBroken(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listBroken(ctx context.Context, _ *http.Request) (any, error) {
 	if len(s.folders) > 0 {
-		if _, err := s.knownFiles(r.Context(), nil); err != nil {
-			s.storeError(w, r, err)
-			return
+		if _, err := s.knownFiles(ctx, nil); err != nil {
+			return nil, asked(err)
 		}
 	}
 	all := []brokenFile{}
@@ -179,5 +178,5 @@ func (s *Server) listBroken(w http.ResponseWriter, r *http.Request) {
 	}
 	s.broken.mu.Unlock()
 	slices.SortFunc(all, func(a, b brokenFile) int { return b.Time.Compare(a.Time) })
-	writeJSON(w, http.StatusOK, map[string]any{"broken": all[:min(len(all), maxBroken)], "total": len(all)})
+	return map[string]any{"broken": all[:min(len(all), maxBroken)], "total": len(all)}, nil
 }

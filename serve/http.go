@@ -18,6 +18,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
@@ -38,36 +39,44 @@ type route struct {
 	answer  http.HandlerFunc
 }
 
+// routes binds requests to those who answer them, each of which knows what it needs.
 func (s *Server) routes() []route {
+	var kept keeper
+	if s.images != nil {
+		kept = s.images
+	}
+	memory := &memoryRequests{store: s.opts.Store, images: kept, record: s.recordOf, reasons: s.reasonsOf, classes: s.classes}
+	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, use: s.use}
+	models := &modelRequests{detectors: s.detectors}
 	return slices.Concat(s.pageRoutes(), s.learnRoutes(), s.reviewRoutes(), []route{
 		{pattern: "POST /v1/detect", answer: s.detect},
-		{pattern: "GET /v1/shadows", answer: s.listShadows},
-		{pattern: "GET /v1/verdicts", answer: s.remembering(s.listVerdicts)},
-		{pattern: "GET /v1/verdicts/{id}", answer: s.remembering(s.getVerdict)},
-		{pattern: "GET /v1/counts", answer: s.remembering(s.counts)},
-		{pattern: "POST /v1/reviews", answer: s.remembering(s.addReviews)},
-		{pattern: "GET /v1/images/{hash}", answer: s.image},
+		{pattern: "GET /v1/shadows", answer: s.answering(s.shadows.answer)},
+		{pattern: "GET /v1/verdicts", answer: s.remembering(memory.list)},
+		{pattern: "GET /v1/verdicts/{id}", answer: s.remembering(memory.get)},
+		{pattern: "GET /v1/counts", answer: s.remembering(memory.count)},
+		{pattern: "POST /v1/reviews", answer: s.remembering(memory.review)},
+		{pattern: "GET /v1/images/{hash}", answer: s.answering(memory.image)},
 		{pattern: "GET /v1/events", answer: s.listenToEvents},
-		{pattern: "GET /v1/broken", answer: s.listBroken},
-		{pattern: "GET /v1/drift", answer: s.listDrift},
-		{pattern: "GET /v1/drift/course", answer: s.remembering(s.driftCourse)},
-		{pattern: "POST /v1/drift/reset", answer: s.resetDrift},
-		{pattern: "GET /v2", open: true, answer: s.serverMetadata},
-		{pattern: "GET /v2/health/live", open: true, answer: s.live},
-		{pattern: "GET /v2/health/ready", open: true, answer: s.ready},
-		{pattern: "GET /v2/models/{name}", answer: s.modelMetadata},
-		{pattern: "GET /v2/models/{name}/ready", answer: s.modelReady},
-		{pattern: "GET /v2/models/{name}/config", answer: s.modelConfig},
+		{pattern: "GET /v1/broken", answer: s.answering(s.listBroken)},
+		{pattern: "GET /v1/drift", answer: s.answering(drift.list)},
+		{pattern: "GET /v1/drift/course", answer: s.remembering(drift.course)},
+		{pattern: "POST /v1/drift/reset", answer: s.answering(drift.reset)},
+		{pattern: "GET /v2", open: true, answer: s.answering(s.serverMetadata)},
+		{pattern: "GET /v2/health/live", open: true, answer: s.answering(live)},
+		{pattern: "GET /v2/health/ready", open: true, answer: s.answering(s.ready)},
+		{pattern: "GET /v2/models/{name}", answer: s.answering(models.metadata)},
+		{pattern: "GET /v2/models/{name}/ready", answer: s.answering(models.ready)},
+		{pattern: "GET /v2/models/{name}/config", answer: s.answering(models.config)},
 		{pattern: "POST /v2/models/{name}/infer", answer: s.infer},
-		{pattern: "GET /v2/models/{name}/versions/{version}", answer: s.modelMetadata},
-		{pattern: "GET /v2/models/{name}/versions/{version}/ready", answer: s.modelReady},
-		{pattern: "GET /v2/models/{name}/versions/{version}/config", answer: s.modelConfig},
+		{pattern: "GET /v2/models/{name}/versions/{version}", answer: s.answering(models.metadata)},
+		{pattern: "GET /v2/models/{name}/versions/{version}/ready", answer: s.answering(models.ready)},
+		{pattern: "GET /v2/models/{name}/versions/{version}/config", answer: s.answering(models.config)},
 		{pattern: "POST /v2/models/{name}/versions/{version}/infer", answer: s.infer},
-		{pattern: "POST /v2/repository/index", answer: s.repositoryIndex},
-		{pattern: "POST /v2/repository/models/{name}/load", answer: s.load},
-		{pattern: "GET /healthz", open: true, answer: s.live},
-		{pattern: "GET /readyz", open: true, answer: s.ready},
-		{pattern: "GET /openapi.json", open: true, answer: s.openAPI},
+		{pattern: "POST /v2/repository/index", answer: s.answering(models.index)},
+		{pattern: "POST /v2/repository/models/{name}/load", answer: s.answering(models.load)},
+		{pattern: "GET /healthz", open: true, answer: s.answering(live)},
+		{pattern: "GET /readyz", open: true, answer: s.answering(s.ready)},
+		{pattern: "GET /openapi.json", open: true, answer: s.answering(s.openAPI)},
 	})
 }
 
@@ -218,10 +227,67 @@ func refuse(status int, format string, args ...any) error {
 	return &statusError{status, fmt.Sprintf(format, args...)}
 }
 
+// question is a request that is answered with a value in JSON, or a [file], or an error.
+type question func(ctx context.Context, r *http.Request) (any, error)
+
+// withStatus is an answer whose status is not 200.
+type withStatus struct {
+	status int
+	value  any
+}
+
+// file is an answer that is no JSON.
+type file struct {
+	kind  string // its media type
+	data  []byte
+	alone bool // it is saved, or shown by itself, and never run
+}
+
+// answering answers requests by what do returns within the time of a request.
+func (s *Server) answering(do question) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+		defer cancel()
+		value, err := do(ctx, r)
+		if err != nil {
+			s.failed(w, r, err)
+			return
+		}
+		switch v := value.(type) {
+		case file:
+			if v.alone {
+				w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'")
+				w.Header().Set("Content-Disposition", "attachment")
+			}
+			w.Header().Set("Content-Type", v.kind)
+			w.Header().Set("Content-Length", strconv.Itoa(len(v.data)))
+			_, _ = w.Write(v.data) // whoever has left gets no answer
+		case withStatus:
+			writeJSON(w, v.status, v.value)
+		default:
+			writeJSON(w, http.StatusOK, v)
+		}
+	}
+}
+
+// stored marks an error of the store, which is not the client's.
+type stored struct{ error }
+
+func (e stored) Unwrap() error { return e.error }
+
+// asked marks err as one of the store; nil stays nil.
+func asked(err error) error {
+	if err == nil {
+		return nil
+	}
+	return stored{err}
+}
+
 // failed answers with the error of a request.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	var known *statusError
+	var store stored
 	switch {
 	case errors.Is(err, errBusy):
 		s.busy(w, r, err.Error())
@@ -231,6 +297,12 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		s.fail(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d bytes", tooLarge.Limit))
 	case errors.Is(err, errInfer):
 		s.fail(w, r, http.StatusBadRequest, err.Error())
+	case errors.Is(err, learn.ErrNoJob), errors.Is(err, learn.ErrNoResult):
+		s.fail(w, r, http.StatusNotFound, err.Error())
+	case errors.Is(err, learn.ErrBusy):
+		s.fail(w, r, http.StatusConflict, err.Error())
+	case errors.As(err, &store):
+		s.storeError(w, r, err)
 	default:
 		status, text := s.explain(r.Context(), err)
 		s.fail(w, r, status, text)

@@ -4,7 +4,6 @@ import (
 	"compress/gzip"
 	"compress/zlib"
 	"context"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -23,28 +22,33 @@ const (
 	featuresInput = "features" // FP32 [n, D] or [D]
 )
 
-func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]bool{"live": true})
-}
+func live(context.Context, *http.Request) (any, error) { return map[string]bool{"live": true}, nil }
 
 // ready is false while the service ends, so that no more requests are sent to it.
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	status := http.StatusOK
+func (s *Server) ready(context.Context, *http.Request) (any, error) {
 	if s.draining.Load() {
-		status = http.StatusServiceUnavailable
+		return withStatus{http.StatusServiceUnavailable, map[string]bool{"ready": false}}, nil
 	}
-	writeJSON(w, status, map[string]bool{"ready": status == http.StatusOK})
+	return map[string]bool{"ready": true}, nil
 }
 
-func (s *Server) serverMetadata(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{
-		"name": "mlrbfn", "version": s.opts.Version, "extensions": []string{"binary_tensor_data", "model_repository"},
-	})
+func (s *Server) serverMetadata(context.Context, *http.Request) (any, error) {
+	return map[string]any{"name": "mlrbfn", "version": s.opts.Version, "extensions": []string{"binary_tensor_data", "model_repository"}}, nil
 }
+
+// detectors is what requests about models need.
+type detectors interface {
+	Names() []string
+	Use(name string) (main, shadow *pool.Loaded)
+	Reload(ctx context.Context, name string) error
+}
+
+// modelRequests are the requests about models.
+type modelRequests struct{ detectors detectors }
 
 // model returns the detector that the path of a request names. It must be released.
-func (s *Server) model(r *http.Request) (main, shadow *pool.Loaded, err error) {
-	if main, shadow, err = s.use(r.PathValue("name")); err != nil {
+func model(d detectors, r *http.Request) (main, shadow *pool.Loaded, err error) {
+	if main, shadow, err = used(d, r.PathValue("name")); err != nil {
 		return nil, nil, err
 	}
 	if version := r.PathValue("version"); version != "" && version != main.Version() {
@@ -57,15 +61,14 @@ func (s *Server) model(r *http.Request) (main, shadow *pool.Loaded, err error) {
 }
 
 // about answers with what is known of a model.
-func (s *Server) about(w http.ResponseWriter, r *http.Request, what func(*pool.Loaded) any) {
-	main, shadow, err := s.model(r)
+func (m *modelRequests) about(r *http.Request, what func(*pool.Loaded) any) (any, error) {
+	main, shadow, err := model(m.detectors, r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	defer main.Release()
 	defer shadow.Release()
-	writeJSON(w, http.StatusOK, what(main))
+	return what(main), nil
 }
 
 // tensor describes an input or output.
@@ -91,18 +94,18 @@ func outputsOf() []tensor {
 	return all
 }
 
-func (s *Server) modelMetadata(w http.ResponseWriter, r *http.Request) {
-	s.about(w, r, func(d *pool.Loaded) any {
+func (m *modelRequests) metadata(_ context.Context, r *http.Request) (any, error) {
+	return m.about(r, func(d *pool.Loaded) any {
 		return map[string]any{"name": d.Name, "versions": []string{d.Version()}, "platform": "mlrbfn", "inputs": inputsOf(d), "outputs": outputsOf(), "classes": d.Classes}
 	})
 }
 
-func (s *Server) modelReady(w http.ResponseWriter, r *http.Request) {
-	s.about(w, r, func(d *pool.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
+func (m *modelRequests) ready(_ context.Context, r *http.Request) (any, error) {
+	return m.about(r, func(d *pool.Loaded) any { return map[string]any{"name": d.Name, "ready": true} })
 }
 
-// modelConfig answers Triton's clients, which ask for it before they send batches.
-func (s *Server) modelConfig(w http.ResponseWriter, r *http.Request) {
+// config answers Triton's clients, which ask for it before they send batches.
+func (m *modelRequests) config(_ context.Context, r *http.Request) (any, error) {
 	type io struct {
 		Name     string  `json:"name"`
 		DataType string  `json:"data_type"`
@@ -120,51 +123,49 @@ func (s *Server) modelConfig(w http.ResponseWriter, r *http.Request) {
 		}
 		return all
 	}
-	s.about(w, r, func(d *pool.Loaded) any {
+	return m.about(r, func(d *pool.Loaded) any {
 		return map[string]any{"name": d.Name, "platform": "mlrbfn", "backend": "mlrbfn", "max_batch_size": 0, "input": config(inputsOf(d), d.Images()), "output": config(outputsOf(), false)}
 	})
 }
 
-// repositoryIndex lists the detectors, as Triton lists models.
-func (s *Server) repositoryIndex(w http.ResponseWriter, _ *http.Request) {
+// index lists the detectors, as Triton lists models.
+func (m *modelRequests) index(context.Context, *http.Request) (any, error) {
 	type model struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`
 		State   string `json:"state"`
 	}
 	var all []model
-	for _, name := range s.detectors.Names() {
-		main, shadow := s.detectors.Use(name)
+	for _, name := range m.detectors.Names() {
+		main, shadow := m.detectors.Use(name)
 		all = append(all, model{name, main.Version(), "READY"})
 		main.Release()
 		shadow.Release()
 	}
-	writeJSON(w, http.StatusOK, all)
+	return all, nil
 }
 
 // load answers POST /v2/repository/models/NAME/load: the detector's file is read again.
-func (s *Server) load(w http.ResponseWriter, r *http.Request) {
-	main, shadow, err := s.model(r)
+func (m *modelRequests) load(ctx context.Context, r *http.Request) (any, error) {
+	main, shadow, err := model(m.detectors, r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	name := main.Name
 	main.Release()
 	shadow.Release()
 	// Nobody who leaves stops it, or a file might be tried over and over.
-	if err := s.detectors.Reload(context.WithoutCancel(r.Context()), name); err != nil {
-		s.fail(w, r, http.StatusBadRequest, fmt.Sprintf("the file of detector %q cannot be used, and the old one stays; the log says why", name))
-		return
+	if err := m.detectors.Reload(context.WithoutCancel(ctx), name); err != nil {
+		return nil, refuse(http.StatusBadRequest, "the file of detector %q cannot be used, and the old one stays; the log says why", name)
 	}
-	s.repositoryIndex(w, r)
+	return m.index(ctx, r)
 }
 
 // infer answers POST /v2/models/NAME/infer.
 func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
 	defer cancel()
-	main, shadow, err := s.model(r)
+	main, shadow, err := model(s.detectors, r)
 	if err != nil {
 		s.failed(w, r, err)
 		return

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -246,13 +247,13 @@ func (s *shadows) add(d disagreement) {
 	s.last = append(s.last, d)
 }
 
-// list returns them, the newest first.
-func (s *shadows) list() []disagreement {
+// answer answers GET /v1/shadows: them, the newest first.
+func (s *shadows) answer(context.Context, *http.Request) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := slices.Clone(s.last)
+	all := append([]disagreement{}, s.last...)
 	slices.Reverse(all)
-	return all
+	return map[string]any{"disagreements": all}, nil
 }
 
 // compare judges an image by the shadow too, and notes whether the two agree.

@@ -100,29 +100,14 @@ func (s *Server) dropOldFeatures(ctx context.Context) (int, error) {
 var errNoLearning = &statusError{http.StatusNotFound, "this service does not learn: it was started without a store, or without a folder for what comes of it"}
 
 // learning answers a request about learning by an object or an error.
-func (s *Server) learning(do func(context.Context, *http.Request) (int, any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) learning(do question) http.HandlerFunc {
+	return s.answering(func(ctx context.Context, r *http.Request) (any, error) {
 		if s.learner == nil {
-			s.failed(w, r, errNoLearning)
-			return
+			return nil, errNoLearning
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-		defer cancel()
-		status, answer, err := do(ctx, r)
-		var known *statusError
-		switch {
-		case err == nil:
-			writeJSON(w, status, answer)
-		case errors.As(err, &known):
-			s.fail(w, r, known.status, known.text)
-		case errors.Is(err, learn.ErrNoJob), errors.Is(err, learn.ErrNoResult):
-			s.fail(w, r, http.StatusNotFound, err.Error())
-		case errors.Is(err, learn.ErrBusy):
-			s.fail(w, r, http.StatusConflict, err.Error())
-		default:
-			s.storeError(w, r, err)
-		}
-	}
+		answer, err := do(ctx, r)
+		return answer, asked(err)
+	})
 }
 
 // detectorNamed is the name of the detector that a request means.
@@ -137,37 +122,37 @@ func (s *Server) detectorNamed(name string) (string, error) {
 	return name, nil
 }
 
-func (s *Server) whatToLearn(ctx context.Context, r *http.Request) (int, any, error) {
+func (s *Server) whatToLearn(ctx context.Context, r *http.Request) (any, error) {
 	name, err := s.detectorNamed(r.URL.Query().Get("detector"))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	g, err := s.learner.Reviews(ctx, name)
-	return http.StatusOK, map[string]any{"detector": name, "minimum_of_a_new_class": learn.MinNew, "reviews": g}, err
+	return map[string]any{"detector": name, "minimum_of_a_new_class": learn.MinNew, "reviews": g}, err
 }
 
-func (s *Server) startLearning(ctx context.Context, r *http.Request) (int, any, error) {
+func (s *Server) startLearning(ctx context.Context, r *http.Request) (any, error) {
 	name, err := s.detectorNamed(r.URL.Query().Get("detector"))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	job, err := s.learner.Start(ctx, name)
-	return http.StatusAccepted, job, err
+	return withStatus{http.StatusAccepted, job}, err
 }
 
-func (s *Server) listJobs(ctx context.Context, _ *http.Request) (int, any, error) {
+func (s *Server) listJobs(ctx context.Context, _ *http.Request) (any, error) {
 	jobs, err := s.learner.Jobs(ctx)
-	return http.StatusOK, map[string]any{"jobs": jobs}, err
+	return map[string]any{"jobs": jobs}, err
 }
 
-func (s *Server) getJob(ctx context.Context, r *http.Request) (int, any, error) {
+func (s *Server) getJob(ctx context.Context, r *http.Request) (any, error) {
 	job, err := s.learner.Job(ctx, r.PathValue("id"))
-	return http.StatusOK, job, err
+	return job, err
 }
 
-func (s *Server) cancelJob(ctx context.Context, r *http.Request) (int, any, error) {
+func (s *Server) cancelJob(ctx context.Context, r *http.Request) (any, error) {
 	job, err := s.learner.Cancel(ctx, r.PathValue("id"))
-	return http.StatusOK, job, err
+	return job, err
 }
 
 // original is what requests call the file that the service was started with.
@@ -183,19 +168,19 @@ type versionOf struct {
 	Classes int        `json:"classes,omitempty"`
 }
 
-func (s *Server) getDetector(ctx context.Context, r *http.Request) (int, any, error) {
+func (s *Server) getDetector(ctx context.Context, r *http.Request) (any, error) {
 	name, err := s.detectorNamed(r.PathValue("name"))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	return s.describe(ctx, name)
 }
 
 // describe says which versions of a detector there are.
-func (s *Server) describe(ctx context.Context, name string) (int, any, error) {
+func (s *Server) describe(ctx context.Context, name string) (any, error) {
 	v, err := s.learner.Versions(ctx, name)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	now, shadow := s.detectors.Use(name)
 	defer now.Release()
@@ -218,24 +203,24 @@ func (s *Server) describe(ctx context.Context, name string) (int, any, error) {
 		}
 		previous = last
 	}
-	return http.StatusOK, map[string]any{
+	return map[string]any{
 		"detector": name, "active": active, "previous": previous, "sha256": now.SHA256, "classes": now.Classes, "versions": all,
 	}, nil
 }
 
 // activate answers POST /v1/detectors/NAME/activate: {"version": ID}, where ID is that of
 // a job, "original" or "previous".
-func (s *Server) activate(ctx context.Context, r *http.Request) (int, any, error) {
+func (s *Server) activate(ctx context.Context, r *http.Request) (any, error) {
 	name, err := s.detectorNamed(r.PathValue("name"))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	var asked struct {
 		Version string `json:"version"`
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 1<<16))
 	if err != nil || json.Unmarshal(data, &asked) != nil || asked.Version == "" {
-		return 0, nil, refuse(http.StatusBadRequest, `a version is chosen by {"version": ID}: the id of a job, "original" or "previous"`)
+		return nil, refuse(http.StatusBadRequest, `a version is chosen by {"version": ID}: the id of a job, "original" or "previous"`)
 	}
 	version := asked.Version
 	if version == original {
@@ -243,11 +228,11 @@ func (s *Server) activate(ctx context.Context, r *http.Request) (int, any, error
 	}
 	switch err := s.learner.Activate(ctx, name, version); {
 	case errors.Is(err, learn.ErrNoResult):
-		return 0, nil, err
+		return nil, err
 	case err != nil:
 		id, _ := ctx.Value(requestID{}).(string)
 		s.log.Error("a version was not activated", "request", id, "detector", name, "version", asked.Version, "error", err)
-		return 0, nil, refuse(http.StatusUnprocessableEntity, "it could not be loaded or failed its test, and the old one stays; the log says why")
+		return nil, refuse(http.StatusUnprocessableEntity, "it could not be loaded or failed its test, and the old one stays; the log says why")
 	}
 	s.log.Info("a version was activated", "detector", name, "version", asked.Version)
 	return s.describe(ctx, name)

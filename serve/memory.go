@@ -106,11 +106,11 @@ func (s *Server) tell(d *pool.Loaded, o *outcome, v store.Verdict) {
 var errForgets = &statusError{http.StatusNotFound, "this service remembers nothing: it was started without a store"}
 
 // remembering is a handler that needs the store.
-func (s *Server) remembering(answer http.HandlerFunc) http.HandlerFunc {
-	if s.opts.Store != nil {
-		return answer
+func (s *Server) remembering(do question) http.HandlerFunc {
+	if s.opts.Store == nil {
+		do = func(context.Context, *http.Request) (any, error) { return nil, errForgets }
 	}
-	return func(w http.ResponseWriter, r *http.Request) { s.failed(w, r, errForgets) }
+	return s.answering(do)
 }
 
 // storeError answers with an error of the store.
@@ -210,80 +210,94 @@ func query(r *http.Request) (q store.Query, err error) {
 	return q, nil
 }
 
-// listVerdicts answers GET /v1/verdicts.
-func (s *Server) listVerdicts(w http.ResponseWriter, r *http.Request) {
+// verdicts is what requests ask of the store, and keeper of the images beside it.
+type (
+	verdicts interface {
+		List(context.Context, store.Query) ([]store.Record, error)
+		Get(ctx context.Context, id string) (store.Record, error)
+		Reviews(ctx context.Context, id string) ([]store.Review, error)
+		Review(context.Context, []store.Review) error
+		counter
+	}
+	counter interface {
+		Count(ctx context.Context, q store.Query, step time.Duration) ([]store.Count, error)
+	}
+	keeper interface {
+		Get(hash string) ([]byte, error)
+	}
+)
+
+// memoryRequests are the requests about what is remembered.
+type memoryRequests struct {
+	store   verdicts
+	images  keeper // nil keeps none
+	record  func(store.Record) record
+	reasons func(context.Context, *store.Record) *detector.Reasons
+	classes func() []string // of all detectors
+}
+
+// list answers GET /v1/verdicts.
+func (m *memoryRequests) list(ctx context.Context, r *http.Request) (any, error) {
 	q, err := query(r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
-	all, err := s.opts.Store.List(ctx, q)
-	if err != nil {
-		s.storeError(w, r, err)
-		return
-	}
+	all, err := m.store.List(ctx, q)
 	records := make([]record, len(all))
 	for i, v := range all {
-		records[i] = s.recordOf(v)
+		records[i] = m.record(v)
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"verdicts": records})
+	return map[string]any{"verdicts": records}, asked(err)
 }
 
-// getVerdict answers GET /v1/verdicts/ID.
-func (s *Server) getVerdict(w http.ResponseWriter, r *http.Request) {
+// get answers GET /v1/verdicts/ID.
+func (m *memoryRequests) get(ctx context.Context, r *http.Request) (any, error) {
 	why, err := explains(r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	v, err := s.opts.Store.Get(r.Context(), r.PathValue("id"))
+	v, err := m.store.Get(ctx, r.PathValue("id"))
 	if err != nil {
-		s.storeError(w, r, err)
-		return
+		return nil, asked(err)
 	}
-	reviews, err := s.opts.Store.Reviews(r.Context(), v.ID)
-	if err != nil {
-		s.storeError(w, r, err)
-		return
+	answer := m.record(v)
+	if answer.Reviews, err = m.store.Reviews(ctx, v.ID); err == nil && why {
+		answer.Reasons = m.reasons(ctx, &v)
 	}
-	answer := s.recordOf(v)
-	answer.Reviews = reviews
-	if why {
-		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-		defer cancel()
-		answer.Reasons = s.reasonsOf(ctx, &v)
-	}
-	writeJSON(w, http.StatusOK, answer)
+	return answer, asked(err)
 }
 
-// counts answers GET /v1/counts: verdicts by source, class and spans of time.
-func (s *Server) counts(w http.ResponseWriter, r *http.Request) {
+// stepOf is the step of time that a request asks for; usual without.
+func stepOf(r *http.Request, usual time.Duration) (time.Duration, error) {
+	text := r.URL.Query().Get("step")
+	if text == "" {
+		return usual, nil
+	}
+	step, err := time.ParseDuration(text)
+	if err != nil || step < time.Second {
+		return 0, refuse(http.StatusBadRequest, "step=%s: it is a time of 1s or more, such as 1h", text)
+	}
+	return step, nil
+}
+
+// count answers GET /v1/counts: verdicts by source, class and spans of time.
+func (m *memoryRequests) count(ctx context.Context, r *http.Request) (any, error) {
 	q, err := query(r)
-	var step time.Duration
-	if text := r.URL.Query().Get("step"); err == nil && text != "" {
-		if step, err = time.ParseDuration(text); err != nil || step < time.Second {
-			err = refuse(http.StatusBadRequest, "step=%s: it is a time of 1s or more, such as 1h", text)
-		} else if q.From.IsZero() || time.Since(q.From) > 10_000*step {
-			err = refuse(http.StatusBadRequest, "step=%s: from must be at most 10000 steps ago", text)
-		}
-	}
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
-	all, err := s.opts.Store.Count(ctx, q, step)
+	step, err := stepOf(r, 0)
 	if err != nil {
-		s.storeError(w, r, err)
-		return
+		return nil, err
 	}
+	if step > 0 && (q.From.IsZero() || time.Since(q.From) > 10_000*step) {
+		return nil, refuse(http.StatusBadRequest, "step=%s: from must be at most 10000 steps ago", r.URL.Query().Get("step"))
+	}
+	all, err := m.store.Count(ctx, q, step)
 	if all == nil {
 		all = []store.Count{}
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"counts": all})
+	return map[string]any{"counts": all}, asked(err)
 }
 
 // statement is what a client says about a verdict: its class (label), that it is of a class
@@ -299,23 +313,21 @@ type statement struct {
 // maxReviews bounds the reviews of one request.
 const maxReviews = 1000
 
-// addReviews answers POST /v1/reviews. Either all of them are stored or none.
-func (s *Server) addReviews(w http.ResponseWriter, r *http.Request) {
+// review answers POST /v1/reviews. Either all of them are stored or none.
+func (m *memoryRequests) review(ctx context.Context, r *http.Request) (any, error) {
 	var said []statement
-	text := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	text := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 1<<20))
 	text.DisallowUnknownFields()
 	if err := text.Decode(&said); err != nil {
 		if err = readError(err); !errors.As(err, new(*http.MaxBytesError)) {
 			err = refuse(http.StatusBadRequest, `reviews are a list of {"id", "label" | "new" | "verdict"}`)
 		}
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	if len(said) == 0 || len(said) > maxReviews {
-		s.failed(w, r, refuse(http.StatusBadRequest, "%d reviews; a request has 1 to %d", len(said), maxReviews))
-		return
+		return nil, refuse(http.StatusBadRequest, "%d reviews; a request has 1 to %d", len(said), maxReviews)
 	}
-	classes := s.classes()
+	classes := m.classes()
 	var reviews []store.Review
 	now := time.Now()
 	for i, one := range said {
@@ -325,24 +337,18 @@ func (s *Server) addReviews(w http.ResponseWriter, r *http.Request) {
 		case one.Label != "" && one.New == "" && one.Verdict == "":
 			v.Decision, v.Class = store.IsClass, one.Label
 			if !slices.Contains(classes, one.Label) {
-				s.failed(w, r, refuse(http.StatusBadRequest, "review %d: no detector knows the class %q; a new one is said by \"new\"", i, one.Label))
-				return
+				return nil, refuse(http.StatusBadRequest, "review %d: no detector knows the class %q; a new one is said by \"new\"", i, one.Label)
 			}
 		case one.New != "" && !known && len(one.New) <= maxName && one.Label == "" && one.Verdict == "":
 			v.Decision, v.Class = store.IsNew, nameOf(one.New)
 		case one.Label == "" && one.New == "" && slices.Contains([]string{"fine", "junk", "undo"}, one.Verdict):
 			v.Decision = store.Decision(one.Verdict)
 		default:
-			s.failed(w, r, refuse(http.StatusBadRequest, `review %d: it has one of "label" (a class), "new" (a name that no class has) and "verdict" (fine, junk or undo)`, i))
-			return
+			return nil, refuse(http.StatusBadRequest, `review %d: it has one of "label" (a class), "new" (a name that no class has) and "verdict" (fine, junk or undo)`, i)
 		}
 		reviews = append(reviews, v)
 	}
-	if err := s.opts.Store.Review(r.Context(), reviews); err != nil {
-		s.storeError(w, r, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, map[string]int{"stored": len(reviews)})
+	return map[string]int{"stored": len(reviews)}, asked(m.store.Review(ctx, reviews))
 }
 
 // classes are those of all detectors.
@@ -360,27 +366,20 @@ func (s *Server) classes() []string {
 
 // image answers GET /v1/images/HASH: an image that was kept. It is shown as an image or
 // saved, and never run.
-func (s *Server) image(w http.ResponseWriter, r *http.Request) {
-	if s.images == nil {
-		s.failed(w, r, errForgets)
-		return
+func (m *memoryRequests) image(_ context.Context, r *http.Request) (any, error) {
+	if m.images == nil {
+		return nil, errForgets
 	}
-	data, err := s.images.Get(r.PathValue("hash"))
+	data, err := m.images.Get(r.PathValue("hash"))
 	if errors.Is(err, store.ErrNotFound) {
-		s.fail(w, r, http.StatusNotFound, "this image is not kept")
-		return
+		return nil, refuse(http.StatusNotFound, "this image is not kept")
 	}
 	if err != nil {
-		s.storeError(w, r, err)
-		return
+		return nil, asked(err)
 	}
 	kind := http.DetectContentType(data)
 	if !slices.Contains([]string{"image/jpeg", "image/png", "image/gif", "image/webp", "image/bmp"}, kind) {
 		kind = "application/octet-stream"
 	}
-	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'")
-	w.Header().Set("Content-Disposition", "attachment")
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	_, _ = w.Write(data) // whoever has left gets no answer
+	return file{kind: kind, data: data, alone: true}, nil
 }

@@ -21,8 +21,8 @@ import (
 func (s *Server) reviewRoutes() []route {
 	return []route{
 		{pattern: "GET /v1/queue", answer: s.remembering(s.reviewQueue)},
-		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.trainingImage},
-		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.thresholds},
+		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.answering(s.trainingImage)},
+		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.answering(s.thresholds)},
 	}
 }
 
@@ -93,29 +93,24 @@ func (s *Server) judgedBy(ctx context.Context, d *pool.Loaded) (map[string]bool,
 // reviewQueue answers GET /v1/queue: flagged images without a review, the strangest first,
 // in groups of look-alikes. With first, the image of that verdict comes first, reviewed
 // or not.
-func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
+func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) {
 	limit := 20
 	if text := r.URL.Query().Get("limit"); text != "" {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostGroups {
-			s.failed(w, r, refuse(http.StatusBadRequest, "limit=%s: it is a number from 1 to %d", text, mostGroups))
-			return
+			return nil, refuse(http.StatusBadRequest, "limit=%s: it is a number from 1 to %d", text, mostGroups)
 		}
 	}
 	d, shadow, err := s.use(r.URL.Query().Get("detector"))
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	defer d.Release()
 	defer shadow.Release()
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
 	q := queue{Detector: d.Name, Groups: []group{}}
 	list, err := s.waiting(ctx, d, &q, r.URL.Query().Get("first"))
 	if err != nil {
-		s.storeError(w, r, err)
-		return
+		return nil, asked(err)
 	}
 	ids, keys := make([]string, len(list)), make([]string, len(list))
 	for i, v := range list {
@@ -123,8 +118,7 @@ func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
 	}
 	features, err := s.opts.Store.Features(ctx, ids)
 	if err != nil {
-		s.storeError(w, r, err)
-		return
+		return nil, asked(err)
 	}
 	rows := make([][]float32, len(list))
 	for i, v := range list {
@@ -135,8 +129,7 @@ func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
 	q.Reach, q.Note = s.reach(ctx, d)
 	end, err := s.places.run(ctx)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	groups := lookAlikes(rows, keys, q.Reach)
 	end()
@@ -147,7 +140,7 @@ func (s *Server) reviewQueue(w http.ResponseWriter, r *http.Request) {
 		}
 		q.Groups = append(q.Groups, g)
 	}
-	writeJSON(w, http.StatusOK, q)
+	return q, nil
 }
 
 // waiting returns the images that wait, the strangest first, but for one that is to be
@@ -235,42 +228,33 @@ func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record)
 
 // trainingImage answers GET /v1/detectors/NAME/images/ROW: a small picture of a training
 // image, by its row among the training features.
-func (s *Server) trainingImage(w http.ResponseWriter, r *http.Request) {
+func (s *Server) trainingImage(ctx context.Context, r *http.Request) (any, error) {
 	d, shadow, err := s.use(r.PathValue("name"))
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	defer d.Release()
 	defer shadow.Release()
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
 	missing := refuse(http.StatusNotFound, "this training image is not found")
 	row, err := strconv.Atoi(r.PathValue("row"))
 	e, failed := d.Explainer(ctx)
 	if err != nil || failed != nil {
-		s.failed(w, r, missing)
-		return
+		return nil, missing
 	}
 	img, err := e.Picture(row)
 	if err != nil {
-		s.failed(w, r, missing)
-		return
+		return nil, missing
 	}
 	end, err := s.places.run(ctx)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	small := report.Thumbnail(img)
 	end()
 	if small == nil {
-		s.failed(w, r, missing)
-		return
+		return nil, missing
 	}
-	w.Header().Set("Content-Type", "image/jpeg")
-	w.Header().Set("Content-Length", strconv.Itoa(len(small)))
-	_, _ = w.Write(small) // whoever has left gets no answer
+	return file{kind: "image/jpeg", data: small}, nil
 }
 
 // mostScores is how many of the newest verdicts say what a threshold would flag.
@@ -279,11 +263,10 @@ const mostScores = 1000
 // thresholds answers GET /v1/detectors/NAME/thresholds: what other thresholds would flag
 // of the newest images, and how many false alarms they would give, as the slider of
 // detect's page says.
-func (s *Server) thresholds(w http.ResponseWriter, r *http.Request) {
+func (s *Server) thresholds(ctx context.Context, r *http.Request) (any, error) {
 	d, shadow, err := s.use(r.PathValue("name"))
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	defer d.Release()
 	defer shadow.Release()
@@ -297,12 +280,9 @@ func (s *Server) thresholds(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if s.opts.Store != nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-		defer cancel()
 		list, err := s.opts.Store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
 		if err != nil {
-			s.storeError(w, r, err)
-			return
+			return nil, asked(err)
 		}
 		for _, one := range list {
 			score := one.Score
@@ -315,8 +295,8 @@ func (s *Server) thresholds(w http.ResponseWriter, r *http.Request) {
 		}
 		slices.Sort(v.Scores)
 	}
-	writeJSON(w, http.StatusOK, struct {
+	return struct {
 		Detector string          `json:"detector"`
 		Slider   json.RawMessage `json:"slider"`
-	}{d.Name, report.Thresholds(&v)})
+	}{d.Name, report.Thresholds(&v)}, nil
 }
