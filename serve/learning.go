@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -21,15 +22,39 @@ const (
 	featuresEvery = 10 * time.Minute // between two times that old features are dropped
 )
 
+// jobs is what requests ask of the jobs of learning, and learned of what came of them.
+type (
+	jobs interface {
+		Start(ctx context.Context, detector string) (learn.Job, error)
+		Jobs(context.Context) ([]learn.Job, error)
+		Job(ctx context.Context, id string) (learn.Job, error)
+		Cancel(ctx context.Context, id string) (learn.Job, error)
+	}
+	learned interface {
+		Reviews(ctx context.Context, detector string) (*learn.Gathered, error)
+		Versions(ctx context.Context, detector string) (learn.Versions, error)
+		Activate(ctx context.Context, detector, version string) error
+	}
+)
+
+// learnRequests are the requests about learning.
+type learnRequests struct {
+	jobs      jobs
+	learned   learned
+	detectors detectors
+	log       *slog.Logger
+}
+
 func (s *Server) learnRoutes() []route {
+	l := &learnRequests{s.learner, s.learner, s.detectors, s.log}
 	return []route{
-		{pattern: "GET /v1/learn", answer: s.learning(s.whatToLearn)},
-		{pattern: "POST /v1/learn", answer: s.learning(s.startLearning)},
-		{pattern: "GET /v1/jobs", answer: s.learning(s.listJobs)},
-		{pattern: "GET /v1/jobs/{id}", answer: s.learning(s.getJob)},
-		{pattern: "POST /v1/jobs/{id}/cancel", answer: s.learning(s.cancelJob)},
-		{pattern: "GET /v1/detectors/{name}", answer: s.learning(s.getDetector)},
-		{pattern: "POST /v1/detectors/{name}/activate", answer: s.learning(s.activate)},
+		{pattern: "GET /v1/learn", answer: s.learning(l.whatToLearn)},
+		{pattern: "POST /v1/learn", answer: s.learning(l.startLearning)},
+		{pattern: "GET /v1/jobs", answer: s.learning(l.listJobs)},
+		{pattern: "GET /v1/jobs/{id}", answer: s.learning(l.getJob)},
+		{pattern: "POST /v1/jobs/{id}/cancel", answer: s.learning(l.cancelJob)},
+		{pattern: "GET /v1/detectors/{name}", answer: s.learning(l.getDetector)},
+		{pattern: "POST /v1/detectors/{name}/activate", answer: s.learning(l.activate)},
 	}
 }
 
@@ -111,8 +136,8 @@ func (s *Server) learning(do question) http.HandlerFunc {
 }
 
 // detectorNamed is the name of the detector that a request means.
-func (s *Server) detectorNamed(name string) (string, error) {
-	names := s.detectors.Names()
+func (l *learnRequests) detectorNamed(name string) (string, error) {
+	names := l.detectors.Names()
 	if name == "" {
 		return names[0], nil
 	}
@@ -122,36 +147,36 @@ func (s *Server) detectorNamed(name string) (string, error) {
 	return name, nil
 }
 
-func (s *Server) whatToLearn(ctx context.Context, r *http.Request) (any, error) {
-	name, err := s.detectorNamed(r.URL.Query().Get("detector"))
+func (l *learnRequests) whatToLearn(ctx context.Context, r *http.Request) (any, error) {
+	name, err := l.detectorNamed(r.URL.Query().Get("detector"))
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.learner.Reviews(ctx, name)
+	g, err := l.learned.Reviews(ctx, name)
 	return map[string]any{"detector": name, "minimum_of_a_new_class": learn.MinNew, "reviews": g}, err
 }
 
-func (s *Server) startLearning(ctx context.Context, r *http.Request) (any, error) {
-	name, err := s.detectorNamed(r.URL.Query().Get("detector"))
+func (l *learnRequests) startLearning(ctx context.Context, r *http.Request) (any, error) {
+	name, err := l.detectorNamed(r.URL.Query().Get("detector"))
 	if err != nil {
 		return nil, err
 	}
-	job, err := s.learner.Start(ctx, name)
+	job, err := l.jobs.Start(ctx, name)
 	return withStatus{http.StatusAccepted, job}, err
 }
 
-func (s *Server) listJobs(ctx context.Context, _ *http.Request) (any, error) {
-	jobs, err := s.learner.Jobs(ctx)
+func (l *learnRequests) listJobs(ctx context.Context, _ *http.Request) (any, error) {
+	jobs, err := l.jobs.Jobs(ctx)
 	return map[string]any{"jobs": jobs}, err
 }
 
-func (s *Server) getJob(ctx context.Context, r *http.Request) (any, error) {
-	job, err := s.learner.Job(ctx, r.PathValue("id"))
+func (l *learnRequests) getJob(ctx context.Context, r *http.Request) (any, error) {
+	job, err := l.jobs.Job(ctx, r.PathValue("id"))
 	return job, err
 }
 
-func (s *Server) cancelJob(ctx context.Context, r *http.Request) (any, error) {
-	job, err := s.learner.Cancel(ctx, r.PathValue("id"))
+func (l *learnRequests) cancelJob(ctx context.Context, r *http.Request) (any, error) {
+	job, err := l.jobs.Cancel(ctx, r.PathValue("id"))
 	return job, err
 }
 
@@ -168,21 +193,21 @@ type versionOf struct {
 	Classes int        `json:"classes,omitempty"`
 }
 
-func (s *Server) getDetector(ctx context.Context, r *http.Request) (any, error) {
-	name, err := s.detectorNamed(r.PathValue("name"))
+func (l *learnRequests) getDetector(ctx context.Context, r *http.Request) (any, error) {
+	name, err := l.detectorNamed(r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
-	return s.describe(ctx, name)
+	return l.describe(ctx, name)
 }
 
 // describe says which versions of a detector there are.
-func (s *Server) describe(ctx context.Context, name string) (any, error) {
-	v, err := s.learner.Versions(ctx, name)
+func (l *learnRequests) describe(ctx context.Context, name string) (any, error) {
+	v, err := l.learned.Versions(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	now, shadow := s.detectors.Use(name)
+	now, shadow := l.detectors.Use(name)
 	defer now.Release()
 	defer shadow.Release()
 	active := original
@@ -210,8 +235,8 @@ func (s *Server) describe(ctx context.Context, name string) (any, error) {
 
 // activate answers POST /v1/detectors/NAME/activate: {"version": ID}, where ID is that of
 // a job, "original" or "previous".
-func (s *Server) activate(ctx context.Context, r *http.Request) (any, error) {
-	name, err := s.detectorNamed(r.PathValue("name"))
+func (l *learnRequests) activate(ctx context.Context, r *http.Request) (any, error) {
+	name, err := l.detectorNamed(r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
@@ -226,14 +251,14 @@ func (s *Server) activate(ctx context.Context, r *http.Request) (any, error) {
 	if version == original {
 		version = ""
 	}
-	switch err := s.learner.Activate(ctx, name, version); {
+	switch err := l.learned.Activate(ctx, name, version); {
 	case errors.Is(err, learn.ErrNoResult):
 		return nil, err
 	case err != nil:
 		id, _ := ctx.Value(requestID{}).(string)
-		s.log.Error("a version was not activated", "request", id, "detector", name, "version", asked.Version, "error", err)
+		l.log.Error("a version was not activated", "request", id, "detector", name, "version", asked.Version, "error", err)
 		return nil, refuse(http.StatusUnprocessableEntity, "it could not be loaded or failed its test, and the old one stays; the log says why")
 	}
-	s.log.Info("a version was activated", "detector", name, "version", asked.Version)
-	return s.describe(ctx, name)
+	l.log.Info("a version was activated", "detector", name, "version", asked.Version)
+	return l.describe(ctx, name)
 }

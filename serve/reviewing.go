@@ -19,11 +19,29 @@ import (
 // was judged so, training images, and what thresholds cost.
 
 func (s *Server) reviewRoutes() []route {
+	q := &reviewRequests{s.opts.Store, s.use, s.places.run, s.judgedBy, s.reach, s.recordOf}
 	return []route{
-		{pattern: "GET /v1/queue", answer: s.remembering(s.reviewQueue)},
-		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.answering(s.trainingImage)},
-		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.answering(s.thresholds)},
+		{pattern: "GET /v1/queue", answer: s.remembering(q.queue)},
+		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.answering(q.trainingImage)},
+		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.answering(q.thresholds)},
 	}
+}
+
+// waitingImages is what these requests ask of the store.
+type waitingImages interface {
+	List(context.Context, store.Query) ([]store.Record, error)
+	Get(ctx context.Context, id string) (store.Record, error)
+	Features(ctx context.Context, ids []string) (map[string][]float32, error)
+}
+
+// reviewRequests are the requests of a person who reviews images.
+type reviewRequests struct {
+	store    waitingImages // nil remembers nothing
+	use      func(name string) (main, shadow *pool.Loaded, err error)
+	run      func(context.Context) (end func(), err error) // waits for a place to compute in
+	judgedBy func(context.Context, *pool.Loaded) (map[string]bool, error)
+	reach    func(context.Context, *pool.Loaded) (float64, string)
+	record   func(store.Record) record
 }
 
 const (
@@ -90,10 +108,10 @@ func (s *Server) judgedBy(ctx context.Context, d *pool.Loaded) (map[string]bool,
 	return files, err
 }
 
-// reviewQueue answers GET /v1/queue: flagged images without a review, the strangest first,
+// queue answers GET /v1/queue: flagged images without a review, the strangest first,
 // in groups of look-alikes. With first, the image of that verdict comes first, reviewed
 // or not.
-func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) {
+func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error) {
 	limit := 20
 	if text := r.URL.Query().Get("limit"); text != "" {
 		var err error
@@ -101,14 +119,14 @@ func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) 
 			return nil, refuse(http.StatusBadRequest, "limit=%s: it is a number from 1 to %d", text, mostGroups)
 		}
 	}
-	d, shadow, err := s.use(r.URL.Query().Get("detector"))
+	d, shadow, err := m.use(r.URL.Query().Get("detector"))
 	if err != nil {
 		return nil, err
 	}
 	defer d.Release()
 	defer shadow.Release()
 	q := queue{Detector: d.Name, Groups: []group{}}
-	list, err := s.waiting(ctx, d, &q, r.URL.Query().Get("first"))
+	list, err := m.waiting(ctx, d, &q, r.URL.Query().Get("first"))
 	if err != nil {
 		return nil, asked(err)
 	}
@@ -116,7 +134,7 @@ func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) 
 	for i, v := range list {
 		ids[i], keys[i] = v.ID, v.Image
 	}
-	features, err := s.opts.Store.Features(ctx, ids)
+	features, err := m.store.Features(ctx, ids)
 	if err != nil {
 		return nil, asked(err)
 	}
@@ -126,8 +144,8 @@ func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) 
 			rows[i] = row
 		}
 	}
-	q.Reach, q.Note = s.reach(ctx, d)
-	end, err := s.places.run(ctx)
+	q.Reach, q.Note = m.reach(ctx, d)
+	end, err := m.run(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +154,7 @@ func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) 
 	for _, members := range groups[:min(limit, len(groups))] {
 		var g group
 		for _, i := range members {
-			g.Images = append(g.Images, s.recordOf(list[i]))
+			g.Images = append(g.Images, m.record(list[i]))
 		}
 		q.Groups = append(q.Groups, g)
 	}
@@ -145,15 +163,15 @@ func (s *Server) reviewQueue(ctx context.Context, r *http.Request) (any, error) 
 
 // waiting returns the images that wait, the strangest first, but for one that is to be
 // the first.
-func (s *Server) waiting(ctx context.Context, d *pool.Loaded, q *queue, first string) ([]store.Record, error) {
-	files, err := s.judgedBy(ctx, d)
+func (m *reviewRequests) waiting(ctx context.Context, d *pool.Loaded, q *queue, first string) ([]store.Record, error) {
+	files, err := m.judgedBy(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	yes, no := true, false
 	var list []store.Record
 	for skip := 0; ; skip += 2 * queued {
-		some, err := s.opts.Store.List(ctx, store.Query{OOD: &yes, Reviewed: &no, Order: store.Strangest, Limit: 2 * queued, Skip: skip})
+		some, err := m.store.List(ctx, store.Query{OOD: &yes, Reviewed: &no, Order: store.Strangest, Limit: 2 * queued, Skip: skip})
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +189,7 @@ func (s *Server) waiting(ctx context.Context, d *pool.Loaded, q *queue, first st
 	if first == "" {
 		return list, nil
 	}
-	v, err := s.opts.Store.Get(ctx, first)
+	v, err := m.store.Get(ctx, first)
 	if err != nil || !files[v.Detector] {
 		return list, err
 	}
@@ -228,8 +246,8 @@ func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record)
 
 // trainingImage answers GET /v1/detectors/NAME/images/ROW: a small picture of a training
 // image, by its row among the training features.
-func (s *Server) trainingImage(ctx context.Context, r *http.Request) (any, error) {
-	d, shadow, err := s.use(r.PathValue("name"))
+func (m *reviewRequests) trainingImage(ctx context.Context, r *http.Request) (any, error) {
+	d, shadow, err := m.use(r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +263,7 @@ func (s *Server) trainingImage(ctx context.Context, r *http.Request) (any, error
 	if err != nil {
 		return nil, missing
 	}
-	end, err := s.places.run(ctx)
+	end, err := m.run(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -263,8 +281,8 @@ const mostScores = 1000
 // thresholds answers GET /v1/detectors/NAME/thresholds: what other thresholds would flag
 // of the newest images, and how many false alarms they would give, as the slider of
 // detect's page says.
-func (s *Server) thresholds(ctx context.Context, r *http.Request) (any, error) {
-	d, shadow, err := s.use(r.PathValue("name"))
+func (q *reviewRequests) thresholds(ctx context.Context, r *http.Request) (any, error) {
+	d, shadow, err := q.use(r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
@@ -279,8 +297,8 @@ func (s *Server) thresholds(ctx context.Context, r *http.Request) (any, error) {
 			}
 		}
 	}
-	if s.opts.Store != nil {
-		list, err := s.opts.Store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
+	if q.store != nil {
+		list, err := q.store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
 		if err != nil {
 			return nil, asked(err)
 		}
