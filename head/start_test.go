@@ -9,6 +9,7 @@ import (
 )
 
 func TestGoldenKMeans(t *testing.T) {
+	t.Parallel()
 	var g struct {
 		Iterations []struct {
 			K        float64
@@ -56,6 +57,7 @@ func TestGoldenKMeans(t *testing.T) {
 }
 
 func TestGoldenInitialBeta(t *testing.T) {
+	t.Parallel()
 	var cases []struct {
 		K         float64
 		Data      headtest.Matrix

@@ -23,6 +23,7 @@ func area(points []metrics.Point) float64 {
 }
 
 func TestAreasUnderCurvesAreTheMetrics(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		score := rapid.OneOf(rapid.Just(math.Inf(-1)), rapid.Map(rapid.IntRange(0, 6), func(i int) float64 { return float64(i) }))
 		id := rapid.SliceOfN(score, 1, 30).Draw(t, "id")
@@ -38,6 +39,7 @@ func TestAreasUnderCurvesAreTheMetrics(t *testing.T) {
 }
 
 func TestCurvesWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	for _, id := range [][]float64{nil, {math.NaN()}} {
 		if roc, pr := metrics.Curves(id, []float64{1}); roc != nil || pr != nil {
 			t.Errorf("ID %v: curves %v and %v", id, roc, pr)
@@ -46,6 +48,7 @@ func TestCurvesWithoutAnAnswer(t *testing.T) {
 }
 
 func TestSelective(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name         string
 		scores       []float64
@@ -78,6 +81,7 @@ func normal(random *rand.Rand, mean float64, n int) []float64 {
 // whose means differ by μ. Of 400 exact intervals of 90%, 360 ± 6 would contain it;
 // percentile intervals are a little short for so few scores.
 func TestBootstrapCovers(t *testing.T) {
+	t.Parallel()
 	const trials, apart = 400, 1.0
 	truth := 0.5 * math.Erfc(-apart/2)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -118,6 +122,7 @@ func of(id []float64, ood ...[]float64) metrics.Scores { return metrics.Scores{I
 // rank images the same way are as uncertain as one, and two that err on other
 // images are less.
 func TestBootstrapOfRuns(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(8, 8))
 	a, b := of(normal(random, 1, 300), normal(random, 0, 200)), of(normal(random, 1, 300), normal(random, 0, 200))
 	twice := of(slices.Clone(a.ID), slices.Clone(a.OOD[0]))
@@ -147,6 +152,7 @@ func TestBootstrapOfRuns(t *testing.T) {
 // TestBootstrapIsAResampling compares the fast way, counts on one sorted curve,
 // with the plain one: metrics of drawn scores.
 func TestBootstrapIsAResampling(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))
 	id, ood := normal(random, 1, 90), normal(random, 0, 70)
 	for i := range id { // ties
@@ -184,6 +190,7 @@ func TestBootstrapIsAResampling(t *testing.T) {
 }
 
 func TestBootstrapRepeats(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(5, 6))
 	id, ood := normal(random, 1, 50), normal(random, 0, 50)
 	run := func(seed uint64) metrics.Intervals {
@@ -199,6 +206,7 @@ func TestBootstrapRepeats(t *testing.T) {
 }
 
 func TestBootstrapWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	nan := []float64{math.NaN()}
 	each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of([]float64{1, 2}, nan, []float64{1}))
 	if !math.IsNaN(each[0].AUROC.Low) || !math.IsNaN(mean.FPR95.High) || math.IsNaN(each[1].AUROC.Low) {
@@ -214,6 +222,7 @@ func TestBootstrapWithoutAnAnswer(t *testing.T) {
 
 // TestBootstrapOfMethods: the intervals of one method do not depend on the others.
 func TestBootstrapOfMethods(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(6, 6))
 	b := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 70})
 	var methods []metrics.Scores

@@ -56,6 +56,7 @@ func near(t *testing.T, what string, got float64, want number) {
 
 // TestOpenOOD compares the metrics with OpenOOD's own functions.
 func TestOpenOOD(t *testing.T) {
+	t.Parallel()
 	var cases []struct {
 		Name    string
 		ID      []number `json:"conf_id"`
@@ -79,6 +80,7 @@ func TestOpenOOD(t *testing.T) {
 
 // TestScikitLearn compares the metrics with scikit-learn (testdata/generate_metrics.py).
 func TestScikitLearn(t *testing.T) {
+	t.Parallel()
 	var golden struct {
 		Cases []struct {
 			Name    string
@@ -106,6 +108,7 @@ func TestScikitLearn(t *testing.T) {
 }
 
 func TestWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	nan := math.NaN()
 	tests := []struct {
 		name    string
@@ -130,6 +133,7 @@ func TestWithoutAnAnswer(t *testing.T) {
 }
 
 func TestFPRAtTPRBounds(t *testing.T) {
+	t.Parallel()
 	id, ood := []float64{1, 2, 3, 4}, []float64{0, 2.5}
 	for _, test := range []struct {
 		tpr  float64
@@ -140,6 +144,7 @@ func TestFPRAtTPRBounds(t *testing.T) {
 }
 
 func TestAccuracy(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name         string
 		pred, labels []int
@@ -190,6 +195,7 @@ func bruteForce(id, ood []float64) float64 {
 }
 
 func TestProperties(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		id, ood := scores(t, "id"), scores(t, "ood")
 		idBefore, oodBefore := slices.Clone(id), slices.Clone(ood)

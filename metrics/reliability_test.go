@@ -9,6 +9,7 @@ import (
 
 // TestReliable has its numbers by hand.
 func TestReliable(t *testing.T) {
+	t.Parallel()
 	r := metrics.Reliable([]float64{0.1, 0.3, 0.6, 0.8, 1}, []bool{false, true, true, true, false}, 2)
 	// Bin 0: confidence 0.2, right 0.5; bin 1: 0.8 and 2/3.
 	want := (math.Abs(0.4-1) + math.Abs(2.4-2)) / 5

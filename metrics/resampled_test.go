@@ -10,6 +10,7 @@ import (
 // TestResampled compares the metrics of a resample with those of the drawn
 // scores themselves, with and without ties and overlap.
 func TestResampled(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(9, 9))
 	for trial := range 300 {
 		nID, nOOD := 1+random.IntN(40), 1+random.IntN(40)
@@ -49,6 +50,7 @@ func repeated(drawn []times, scores []float64, lane int) (all []float64) {
 
 // TestThinned measures the error of leaving out points of large curves.
 func TestThinned(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(10, 10))
 	id, ood := make([]float64, 10_000), make([]float64, 70_000)
 	const lane = 5

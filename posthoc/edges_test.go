@@ -83,6 +83,7 @@ func whole(data *posthoc.Data) posthoc.Batch {
 // is always zero, a row of zeros among the training rows; and scores, beside
 // the training rows, features of zeros.
 func TestNoScoreIsLostAtTheEdges(t *testing.T) {
+	t.Parallel()
 	const n, d, classes = 30, 6, 4
 	in := testInput{problem(n, d, classes, classes-1)}
 	in.relabel()
@@ -112,6 +113,7 @@ func TestNoScoreIsLostAtTheEdges(t *testing.T) {
 // TestZeros says what features of zeros score, which in OpenOOD is −3.4e38, −Inf,
 // +Inf and NaN.
 func TestZeros(t *testing.T) {
+	t.Parallel()
 	in := problem(30, 6, 3, 3)
 	norm, err := posthoc.FitFDBD(context.Background(), nil, in.LastLayer)
 	if err != nil {
@@ -140,6 +142,7 @@ func TestZeros(t *testing.T) {
 
 // TestAClassWithoutRows changes no Mahalanobis score.
 func TestAClassWithoutRows(t *testing.T) {
+	t.Parallel()
 	in, more := problem(40, 5, 3, 3), problem(40, 5, 3, 3)
 	more.Train.Classes = 9
 	more.Train.Logits = nil
@@ -155,6 +158,7 @@ func TestAClassWithoutRows(t *testing.T) {
 // TestBackgroundCovarianceIsDivided by N: then the mean of the squared distances
 // of the training rows, by the covariance of all of them, is D.
 func TestBackgroundCovarianceIsDivided(t *testing.T) {
+	t.Parallel()
 	const n, d = 90, 7
 	in := problem(n, d, 3, 3)
 	for _, suffix := range []string{"", "++"} {
@@ -171,6 +175,7 @@ func TestBackgroundCovarianceIsDivided(t *testing.T) {
 }
 
 func TestPrincipalSpaceTooLarge(t *testing.T) {
+	t.Parallel()
 	in := problem(40, 5, 3, 3)
 	for _, dim := range []int{5, 512, -1} {
 		if _, err := posthoc.FitViM(context.Background(), in.Train, in.LastLayer, dim); err == nil {
@@ -184,6 +189,7 @@ func TestPrincipalSpaceTooLarge(t *testing.T) {
 }
 
 func TestDefaultPrincipalSpace(t *testing.T) {
+	t.Parallel()
 	for d, want := range map[int]int{1: 0, 64: 32, 767: 383, 768: 512, 2047: 512, 2048: 1000, 4096: 1000} {
 		if got := posthoc.Principal(d); got != want {
 			t.Errorf("%d of %d dimensions, want %d", got, d, want)
@@ -194,6 +200,7 @@ func TestDefaultPrincipalSpace(t *testing.T) {
 // TestAllFeaturesInThePrincipalSpace is where ViM's α divides by zero, or by
 // what rounding left.
 func TestAllFeaturesInThePrincipalSpace(t *testing.T) {
+	t.Parallel()
 	few := problem(4, 12, 3, 3)
 	head, err := posthoc.NewLinear(make([]float32, 3*12), []float32{1, 2, 3})
 	if err != nil {
@@ -221,6 +228,7 @@ func wide(x []float32) []float64 {
 // TestLogitsFarApart is what saturated softmax ties: the surer of two rows must
 // score higher, up to the precision of float64, and impossible classes do not give NaN.
 func TestLogitsFarApart(t *testing.T) {
+	t.Parallel()
 	inf := math.Inf(-1)
 	in := problem(30, 4, 3, 3)
 	for name, logits := range map[string][][]float64{ // from the least to the most ID
@@ -252,6 +260,7 @@ func TestLogitsFarApart(t *testing.T) {
 // TestNaN is passed on by every score that reads features, and not taken for a
 // neighbour.
 func TestNaN(t *testing.T) {
+	t.Parallel()
 	in := testInput{problem(30, 4, 3, 3)}
 	in.relabel()
 	b := whole(in.Train)
@@ -275,6 +284,7 @@ func TestNaN(t *testing.T) {
 }
 
 func TestWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	in := problem(30, 4, 3, 3)
 	bare := posthoc.Input{Train: posthoc.NewData(in.Train.Features(0, 30), 4, nil, 3)}
 	b := whole(in.Train)
@@ -305,6 +315,7 @@ func TestWhatIsMissing(t *testing.T) {
 
 // TestNoTemperature is the best for a head that is always right.
 func TestNoTemperature(t *testing.T) {
+	t.Parallel()
 	data := posthoc.NewData(make([]float32, 2), 1, []int64{0, 1}, 2)
 	data.Logits = posthoc.Matrix([]float64{3, 0, 0, 5}, 2)
 	if s, err := posthoc.FitTemperature(context.Background(), data); err == nil {
@@ -315,6 +326,7 @@ func TestNoTemperature(t *testing.T) {
 // TestCancelled: a score whose context is cancelled neither scores on nor is fitted
 // on, if it reads training rows to be fitted.
 func TestCancelled(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, name := range posthoc.Names() {
@@ -352,6 +364,7 @@ func readsRows(t *testing.T, name string, in posthoc.Input) bool {
 // A score that reads features alone can be had without a classifier, and no
 // other can.
 func TestHeadless(t *testing.T) {
+	t.Parallel()
 	in := problem(60, 6, 3, 3)
 	bare := posthoc.Input{Train: posthoc.NewData(in.Train.Features(0, 60), 6, in.Train.Labels, 3)}
 	for _, name := range posthoc.Names() {
@@ -367,6 +380,7 @@ func TestHeadless(t *testing.T) {
 
 // What a detached score was fitted on may be gone.
 func TestDetach(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"knn", "nnguide", "relation"} {
 		in := problem(60, 6, 3, 3)
 		x, logits := slices.Clone(in.Train.Features(0, 5)), in.Train.Logits(0, 5)
@@ -388,6 +402,7 @@ func TestDetach(t *testing.T) {
 // StandardScaler, and lie outside of the principal space. Where none varies
 // there is no such space.
 func TestNECOOfFeaturesThatDoNotVary(t *testing.T) {
+	t.Parallel()
 	// Two features that are the same but for their signs: one axis has all of the
 	// variance. The third is constant.
 	x := []float32{1, -1, 0.1, 3, -3, 0.1, 5, -5, 0.1}

@@ -49,6 +49,7 @@ func everything() posthoc.Input {
 // TestStored stores every fitted score and loads it again: it scores as before.
 // Without any one of its tensors it is refused.
 func TestStored(t *testing.T) {
+	t.Parallel()
 	in := everything()
 	for _, name := range posthoc.Names() {
 		s := fit(t, name, in)
@@ -83,6 +84,7 @@ func TestStored(t *testing.T) {
 
 // TestTensorsOfAnotherShape are refused.
 func TestTensorsOfAnotherShape(t *testing.T) {
+	t.Parallel()
 	in := problem(60, 5, 3, 3)
 	for _, name := range posthoc.Names() {
 		if name == "temperature" {
@@ -111,6 +113,7 @@ func TestTensorsOfAnotherShape(t *testing.T) {
 // TestTensorsThatDoNotFit are refused, at the latest when they score, which is not a
 // panic.
 func TestTensorsThatDoNotFit(t *testing.T) {
+	t.Parallel()
 	small, large := testInput{problem(60, 5, 3, 3)}, testInput{problem(60, 6, 4, 4)}
 	small.relabel()
 	large.relabel()
@@ -153,6 +156,7 @@ func fits(own, other posthoc.Tensor) bool {
 // pipeline/detector/testdata/scores and stores it again: the names in files, and the
 // tensors, are the same. Names that a file may hold never change.
 func TestTensorsOfDetectors(t *testing.T) {
+	t.Parallel()
 	for _, name := range posthoc.Names() {
 		file, err := safetensors.Read(filepath.Join("..", "pipeline", "detector", "testdata", "scores", name+".safetensors"))
 		if err != nil {
@@ -192,6 +196,7 @@ func TestTensorsOfDetectors(t *testing.T) {
 
 // TestNamesOfAnMLP are frozen too; the detectors above have linear heads.
 func TestNamesOfAnMLP(t *testing.T) {
+	t.Parallel()
 	_, tensors := stored(t, fit(t, "odin", everything()))
 	want := []string{"epsilon"}
 	for _, layer := range []string{"0", "1"} {

@@ -79,6 +79,7 @@ func clearFirst(row []float32) { row[0] = 0 }
 // TestOpenOOD holds every score against the float64 witness beside OpenOOD's
 // own classes, within the tolerance that was measured for each.
 func TestOpenOOD(t *testing.T) {
+	t.Parallel()
 	g := openGolden(t)
 	ctx := context.Background()
 	type fit func() (posthoc.Scorer, error)
@@ -184,6 +185,7 @@ func TestOpenOOD(t *testing.T) {
 
 // TestEveryScoreHasAGolden: the values of each score come from other code than ours.
 func TestEveryScoreHasAGolden(t *testing.T) {
+	t.Parallel()
 	older := map[string]string{ // than the rule that a golden has the name of its score
 		"ash-b": "ash_b_p90", "ash-p": "ash_p_p90", "ash-s": "ash_s_p90", "scale": "scale_p85", "corp": "corp_M256", "dice": "dice_p90", "energy": "ebo",
 		"fdbd": "fdbd_distance", "gen": "gen_g0.1_M100", "klm": "klm_fit_val", "knn": "knn_K50", "mds++": "mds_pp", "rmds++": "rmds_pp", "nci": "nci_a0.0001",

@@ -11,6 +11,7 @@ import (
 // TestKLMOfAllClasses holds scores against divergences of all classes, bit for bit:
 // products leave out only classes that cannot be the nearest.
 func TestKLMOfAllClasses(t *testing.T) {
+	t.Parallel()
 	const n, c = 300, 40
 	rng := rand.New(rand.NewPCG(7, 8))
 	z := make([]float64, n*c)
@@ -69,6 +70,7 @@ func TestKLMOfAllClasses(t *testing.T) {
 // TestTemperatureOfManyRows is the best one, though a part of the rows shows where to
 // begin: no other temperature near it makes the labels likelier.
 func TestTemperatureOfManyRows(t *testing.T) {
+	t.Parallel()
 	const n, c = 1<<16 + 300, 3
 	rng := rand.New(rand.NewPCG(9, 10))
 	z, labels := make([]float64, n*c), make([]int64, n)

@@ -14,6 +14,7 @@ import (
 // TestNeeds fits each score on what it declares to need, and scores with what it
 // declares to read. Without any of that the error wraps ErrMissing.
 func TestNeeds(t *testing.T) {
+	t.Parallel()
 	full := testInput{problem(60, 6, 3, 3)}
 	full.relabel()
 	full.Val = posthoc.NewData(full.Train.Features(0, 60), 6, slices.Clone(full.Train.Labels), 3)
@@ -87,6 +88,7 @@ func batchOf(in posthoc.Input, reads posthoc.Needs) posthoc.Batch {
 // TestMemory: matrices that do not fit into Memory are refused before they are
 // taken, with an error about that option.
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	// Features that would take 19 GB a matrix, and classes that would take 8 TB.
 	const d, classes = 49_152, 1 << 20
 	wide := posthoc.NewData(make([]float32, 4*d), d, []int64{0, 1, 0, 1}, 2)
@@ -120,6 +122,7 @@ func TestMemory(t *testing.T) {
 
 // TestMemoryIsEnough: what fits is fitted, and one byte less is refused.
 func TestMemoryIsEnough(t *testing.T) {
+	t.Parallel()
 	in := testInput{problem(60, 6, 3, 3)}
 	in.relabel()
 	for _, name := range posthoc.Names() {
@@ -141,6 +144,7 @@ func TestMemoryIsEnough(t *testing.T) {
 // TestSearchIsOutOfMemory: a bank of which no row fits into Memory is an error
 // about that option.
 func TestSearchIsOutOfMemory(t *testing.T) {
+	t.Parallel()
 	in := problem(60, 6, 3, 3)
 	in.Memory = 100
 	for _, name := range []string{"knn", "nnguide", "relation"} {
@@ -153,6 +157,7 @@ func TestSearchIsOutOfMemory(t *testing.T) {
 
 // TestRelated: related scores name each other.
 func TestRelated(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string][]string{
 		"knn": {"knn", "relation"}, "relation": {"knn", "relation"}, "mds++": {"mds++", "rmds++"}, "rmds": {"mds", "rmds"},
 		"vim": {"residual", "vim"}, "msp": {"msp"}, "nonsense": {"nonsense"},

@@ -10,6 +10,7 @@ import (
 // TestStandardised: a score of standardised features is that of features which were
 // standardised before, with the same logits, and comes back from a file.
 func TestStandardised(t *testing.T) {
+	t.Parallel()
 	const n, d, classes = 60, 6, 3
 	rng := rand.New(rand.NewPCG(1, 2))
 	x, labels := make([]float32, n*d), make([]int64, n)
@@ -97,6 +98,7 @@ func TestStandardised(t *testing.T) {
 // TestShare: standardised scores together are bit-identical to each alone, with equal
 // arrays that are the same ones and without.
 func TestShare(t *testing.T) {
+	t.Parallel()
 	const n, d, classes = 300, 700, 400 // a head that is rounded
 	rng := rand.New(rand.NewPCG(3, 4))
 	x, labels := make([]float32, n*d), make([]int64, n)

@@ -15,6 +15,7 @@ var update = flag.Bool("update", false, "write the tables of scores anew")
 // TestTables: the tables of doc.go and of docs/commands.md are those that follow from the
 // declarations. `go generate ./posthoc` writes them.
 func TestTables(t *testing.T) {
+	t.Parallel()
 	var rows strings.Builder
 	fmt.Fprintf(&rows, "//\t%-12s%-21s%-37s%s\n", "name", "reads", "fitted on", "type")
 	by := map[string][]string{}

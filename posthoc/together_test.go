@@ -15,6 +15,7 @@ import (
 // at once, in several orders: the results are bit-identical to those of each score
 // alone. 70 classes are more than those of which Relation sums all up.
 func TestScoreAllIsEachAlone(t *testing.T) {
+	t.Parallel()
 	for _, classes := range []int{3, 70} {
 		t.Run(fmt.Sprint(classes), func(t *testing.T) { scoreAllIsEachAlone(t, classes) })
 	}
@@ -93,6 +94,7 @@ func each(values []float64, factor float64) []float64 {
 
 // TestRelationsOfFewAndManyClasses with one bank do not change each other.
 func TestRelationsOfFewAndManyClasses(t *testing.T) {
+	t.Parallel()
 	const n, d = 300, 6
 	in := problem(n, d, 3, 3)
 	var scores []posthoc.Scorer
@@ -122,6 +124,7 @@ func TestRelationsOfFewAndManyClasses(t *testing.T) {
 
 // TestScoreAllOfNaN: limits that are NaN, as a damaged file may hold, give NaN.
 func TestScoreAllOfNaN(t *testing.T) {
+	t.Parallel()
 	in := problem(4, 6, 3, 3)
 	clip := &posthoc.Clip{Head: in.LastLayer, Low: math.NaN(), High: 1}
 	for row, v := range score(t, clip, 4, whole(in.Train)) {
@@ -133,6 +136,7 @@ func TestScoreAllOfNaN(t *testing.T) {
 
 // TestASHByDefault prunes.
 func TestASHByDefault(t *testing.T) {
+	t.Parallel()
 	in := problem(4, 30, 3, 3)
 	got := score(t, posthoc.ASH{Head: in.LastLayer}, 4, whole(in.Train))
 	if want := score(t, posthoc.ASH{Head: in.LastLayer, Shape: posthoc.ASHP}, 4, whole(in.Train)); !slices.Equal(got, want) {
@@ -142,6 +146,7 @@ func TestASHByDefault(t *testing.T) {
 
 // TestScoreAllStops with one error, not with that of each score.
 func TestScoreAllStops(t *testing.T) {
+	t.Parallel()
 	in := problem(4, 6, 3, 3)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

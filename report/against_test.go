@@ -40,6 +40,7 @@ func writeEarlier(t *testing.T, r report.Report) (dir string) {
 
 // TestAgainst compares a report with one of other scores for four images.
 func TestAgainst(t *testing.T) {
+	t.Parallel()
 	r := synthetic(t, 2, 2, 1, 100, 30)
 	r.ID.Images = "the test images"
 	const method = "msp"

@@ -79,6 +79,7 @@ func Look(t *testing.T, b *browser.Browser, name, file string) {
 }
 
 func TestVerdictsInBrowser(t *testing.T) {
+	t.Parallel()
 	b := browser.Start(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "page.html")
@@ -243,6 +244,7 @@ func TestPagesInBrowser(t *testing.T) {
 }
 
 func TestInspectionInBrowser(t *testing.T) {
+	t.Parallel()
 	b := browser.Start(t)
 	dir := t.TempDir()
 	finding := func(i int, label, suggested string) Finding {

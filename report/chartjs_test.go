@@ -15,6 +15,7 @@ import (
 // that scripts/fetch.py recorded when it unpacked them from the npm package, and
 // the package with the one that go:generate pins by its integrity.
 func TestChartLibrary(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("chartjs/.stamp")
 	if err != nil {
 		t.Fatal(err)

@@ -72,6 +72,7 @@ func detectorPage(t *testing.T, d Detector) string {
 // TestDetectorPage: names are text, what cannot be shown is listed, and what is missing
 // leaves no empty section.
 func TestDetectorPage(t *testing.T) {
+	t.Parallel()
 	page := detectorPage(t, shownDetector(5))
 	for _, bad := range []string{"<b>class", "<img src=x>", "<gone>", "<such>", "<one>", "<d>", "<is>"} {
 		if strings.Contains(page, bad) {
@@ -112,6 +113,7 @@ func TestDetectorPage(t *testing.T) {
 }
 
 func TestDetectorInBrowser(t *testing.T) {
+	t.Parallel()
 	b := browser.Start(t)
 	file := filepath.Join(t.TempDir(), "d.html")
 	if err := WriteDetector(file, shownDetector(9)); err != nil {

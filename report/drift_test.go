@@ -9,6 +9,7 @@ import (
 
 // Expected values are those of scipy.stats.chisquare.
 func TestShareChange(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		counts, sizes []int
 		want          float64

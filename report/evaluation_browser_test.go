@@ -10,6 +10,7 @@ import (
 )
 
 func TestEvaluationInBrowser(t *testing.T) {
+	t.Parallel()
 	b := browser.Start(t)
 	dir := t.TempDir()
 	r := synthetic(t, 4, 2, 1, 100, 50)

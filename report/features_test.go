@@ -58,6 +58,7 @@ func foreignSet(t *testing.T, root string, images ...features.Image) *features.S
 // TestImagesOfAForeignSet: another person's feature set cannot choose which of the
 // user's files are shown.
 func TestImagesOfAForeignSet(t *testing.T) {
+	t.Parallel()
 	home := t.TempDir()
 	folder := func(name string) string {
 		dir := filepath.Join(home, name)

@@ -9,6 +9,7 @@ import (
 // TestNoPlotting: programs that use the library do not contain the plotting
 // modules, which include PDF and LaTeX.
 func TestNoPlotting(t *testing.T) {
+	t.Parallel()
 	imports, err := exec.Command("go", "list", "-deps", "github.com/mlrbfn/mlrbfn/pipeline", "github.com/mlrbfn/mlrbfn/report").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, imports)

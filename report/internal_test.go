@@ -21,6 +21,7 @@ import (
 // TestThinKeepsAreas draws curves of scores that overlap more or less, of few
 // and many images, and of ties.
 func TestThinKeepsAreas(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 1))
 	worst := 0.0
 	for _, c := range []struct {
@@ -57,6 +58,7 @@ func TestThinKeepsAreas(t *testing.T) {
 }
 
 func TestThinDropsWhatIsStraight(t *testing.T) {
+	t.Parallel()
 	var line []metrics.Point
 	for i := range 1001 {
 		x := float64(i) / 1000
@@ -71,6 +73,7 @@ func TestThinDropsWhatIsStraight(t *testing.T) {
 }
 
 func TestExtremes(t *testing.T) {
+	t.Parallel()
 	scores := []float64{2, math.NaN(), math.Inf(-1), 2, math.Inf(1), -5}
 	if got, want := extremes(scores, 3, false), []int{2, 5, 0}; !slices.Equal(got, want) {
 		t.Errorf("lowest %v, want %v", got, want)
@@ -82,6 +85,7 @@ func TestExtremes(t *testing.T) {
 
 // TestNearest compares the single pass with sorting all cosines.
 func TestNearest(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(2, 2))
 	const n, d, k = 300, 7, 4
 	rows := make([][]float32, n)
@@ -127,6 +131,7 @@ func TestNearest(t *testing.T) {
 // TestThumbnails reads files of every kind; one that is not an image has no
 // thumbnail.
 func TestThumbnails(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o666); err != nil {
@@ -179,6 +184,7 @@ func TestThumbnails(t *testing.T) {
 }
 
 func TestBest(t *testing.T) {
+	t.Parallel()
 	nan := math.NaN()
 	for _, c := range []struct {
 		means []float64
@@ -206,6 +212,7 @@ func TestBest(t *testing.T) {
 
 // TestContrast checks the contrast of colours by WCAG: 4.5 for text, 3 for lines.
 func TestContrast(t *testing.T) {
+	t.Parallel()
 	colours := map[string][2]string{}
 	for _, c := range Palette {
 		colours[c.Name] = [2]string{c.Light, c.Dark}

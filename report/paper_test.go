@@ -48,6 +48,7 @@ func study(method string, means, stds [3]float64) (rows []report.Measurement) {
 
 // TestPaperTables prints numbers of the paper's second table.
 func TestPaperTables(t *testing.T) {
+	t.Parallel()
 	studies := []report.Study{
 		{Benchmark: "CIFAR10", Backbone: "DINOv2", Results: append(
 			study("mlrbfn", [3]float64{96.01, 97.60, 97.79}, [3]float64{.34, .64, .04}),
@@ -76,6 +77,7 @@ func TestPaperTables(t *testing.T) {
 }
 
 func TestWriteTables(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	studies := []report.Study{{Benchmark: "CIFAR10", Results: append(
 		study("msp", [3]float64{86.74, 90.30, 98.13}, [3]float64{.5, 1.59, .09}),
@@ -104,6 +106,7 @@ func TestWriteTables(t *testing.T) {
 // TestPaperTable1 makes the paper's first table of OpenOOD's leaderboards, and
 // compares it with the paper's numbers.
 func TestPaperTable1(t *testing.T) {
+	t.Parallel()
 	var boards [][]report.Entry
 	for _, name := range []string{"cifar10.csv", "cifar100.csv", "imagenet200_ood.csv", "imagenet1k_ood.csv"} {
 		entries, err := report.ReadLeaderboard(testenv.Shared(t, "data", "lists", "leaderboard", name))
@@ -156,6 +159,7 @@ func TestPaperTable1(t *testing.T) {
 }
 
 func TestLeaderboardsThatAreNone(t *testing.T) {
+	t.Parallel()
 	const head = "Training,Postprocessor,Near-OOD_AUROC,Far-OOD_AUROC,ID_Accuracy,Outlier_Data,Arch\n"
 	for text, want := range map[string]string{
 		"":                               "empty",
@@ -180,6 +184,7 @@ func TestLeaderboardsThatAreNone(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "board.csv")
 	text := "\ufeffTraining,Postprocessor,Near-OOD_AUROC,Far-OOD_AUROC,ID_Accuracy,Outlier_Data,Arch,More\n" +
 		"CrossEntropy,KNN,90.64 ± 0.20,92.96 ± 0.14,/,No,ResNet18,x\n" +
@@ -216,6 +221,7 @@ func TestKinds(t *testing.T) {
 
 // TestHostileNamesInLaTeX: names that hold commands are printed, not run.
 func TestHostileNamesInLaTeX(t *testing.T) {
+	t.Parallel()
 	const evil = "a\\input{/etc/passwd}%\\end{table*}$x_1^2$ & # ~ \"<b>\n\\\\ \\write18{id}\r\x00\x1b[2J"
 	var b strings.Builder
 	err := report.LaTeX(&b, report.Table{
@@ -255,6 +261,7 @@ var escapes = map[string]*regexp.Regexp{
 // TestHostileNamesInTables: whatever methods, sets and backbones are called, a table has the
 // commands and cells of one with harmless names.
 func TestHostileNamesInTables(t *testing.T) {
+	t.Parallel()
 	special := map[string]string{"LaTeX": "\\{}&%$#_^~\"[]*\n", "Markdown": "\\|*_`<[]$\n"}
 	write := map[string]func(io.Writer, report.Table) error{"LaTeX": report.LaTeX, "Markdown": report.Markdown}
 	structure := func(format, name string) string {

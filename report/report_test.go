@@ -223,6 +223,7 @@ func checkPage(t *testing.T, page string) {
 // and checks that the page stays small. With -artifacts the report remains after
 // the test.
 func TestFullSize(t *testing.T) {
+	t.Parallel()
 	nID, nOOD := 20_000, 5_000
 	if testing.Short() {
 		nID, nOOD = 5000, 1000
@@ -253,6 +254,7 @@ func TestFullSize(t *testing.T) {
 }
 
 func TestSmallest(t *testing.T) {
+	t.Parallel()
 	page := write(t, t.TempDir(), report.Report{Results: []report.Measurement{
 		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "texture", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
 		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "mean", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
@@ -274,6 +276,7 @@ func TestSmallest(t *testing.T) {
 }
 
 func TestSameInputSamePage(t *testing.T) {
+	t.Parallel()
 	r := synthetic(t, 3, 2, 2, 60, 30)
 	if first, second := write(t, t.TempDir(), r), write(t, t.TempDir(), r); first != second {
 		t.Error("two reports of the same results differ")
@@ -283,6 +286,7 @@ func TestSameInputSamePage(t *testing.T) {
 // TestAccuracyOfOneHead: scores that read one head share its accuracy, and none of
 // them is marked as the only best.
 func TestAccuracyOfOneHead(t *testing.T) {
+	t.Parallel()
 	r := synthetic(t, 3, 2, 1, 200, 100)
 	for i := range r.Results {
 		if r.Results[i].IDAcc = 0.9; r.Results[i].Method == "mlrbfn" {
@@ -295,6 +299,7 @@ func TestAccuracyOfOneHead(t *testing.T) {
 }
 
 func TestBestOfAColumn(t *testing.T) {
+	t.Parallel()
 	r := synthetic(t, 3, 2, 2, 200, 100)
 	page := write(t, t.TempDir(), r)
 	for _, method := range methodNames[:3] { // the later the better
@@ -310,6 +315,7 @@ func TestBestOfAColumn(t *testing.T) {
 
 // TestOddScores draws scores that have no histogram, no curve or no neighbours.
 func TestOddScores(t *testing.T) {
+	t.Parallel()
 	inf, nan := math.Inf(1), math.NaN()
 	for name, scores := range map[string][]float64{
 		"all NaN":      {nan, nan, nan},
@@ -340,6 +346,7 @@ func TestOddScores(t *testing.T) {
 }
 
 func TestScoresThatAreNotThere(t *testing.T) {
+	t.Parallel()
 	r := synthetic(t, 2, 2, 1, 9, 9)
 	boom := errors.New("boom")
 	r.Runs[1].Scores = func(string) ([]float64, error) { return nil, boom }
@@ -359,6 +366,7 @@ func TestScoresThatAreNotThere(t *testing.T) {
 
 // TestHostileNames shows that names are text, never markup or paths.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	const evil = `<script>alert("1")</script>&../'%$`
 	r := synthetic(t, 2, 2, 1, 9, 9)
 	old := r.Runs[0].Method
@@ -382,6 +390,7 @@ func TestHostileNames(t *testing.T) {
 }
 
 func TestOldFiguresGo(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, synthetic(t, 2, 3, 1, 9, 9))
 	mine := filepath.Join(dir, "figures", "depth.svg")
@@ -401,6 +410,7 @@ func TestOldFiguresGo(t *testing.T) {
 }
 
 func TestForeignPageStays(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := synthetic(t, 1, 1, 1, 9, 9)
 	file := filepath.Join(dir, "report.html")

@@ -16,6 +16,7 @@ import (
 // TestSummarise checks means and deviations of a method of two seeds against
 // values worked out by hand, and that they survive a file.
 func TestSummarise(t *testing.T) {
+	t.Parallel()
 	single := func(seed, group, dataset string, nOOD int, auroc, acc float64) report.Measurement {
 		return report.Measurement{Method: "knn", Seed: seed, Group: group, Dataset: dataset, NID: 10, NOOD: nOOD, AUROC: auroc, FPR95: 1 - auroc, IDAcc: acc}
 	}
@@ -76,6 +77,7 @@ std far mean 6 0.25 0.25 0.25
 }
 
 func TestReadResults(t *testing.T) {
+	t.Parallel()
 	const head = "method,seed,group,dataset,n_id,n_ood,auroc,aupr_out,aupr_in,fpr95,fpr95_id,id_acc\n"
 	file := filepath.Join(t.TempDir(), "results.csv")
 	read := func(text string) ([]report.Measurement, error) {

@@ -87,6 +87,7 @@ func writeVerdictPages(t *testing.T, file string, v Verdicts) string {
 }
 
 func TestVerdicts(t *testing.T) {
+	t.Parallel()
 	v := judged(60)
 	page := writeVerdictPages(t, filepath.Join(t.TempDir(), "new", "page.html"), v)
 	flagged := 0
@@ -200,6 +201,7 @@ func TestMillionVerdicts(t *testing.T) {
 // TestCost compares the interval with what a detector prints: a share is
 // Beta(k, n+1−k) for the k-th smallest of n calibration scores.
 func TestCost(t *testing.T) {
+	t.Parallel()
 	v := Verdicts{}
 	for i := range 199 {
 		v.Calibration = append(v.Calibration, float64(i))
@@ -232,6 +234,7 @@ func TestCost(t *testing.T) {
 // TestThresholds: the slider's step of the detector's own threshold flags what the
 // detector flagged.
 func TestThresholds(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Verdicts){
 		"by score":       func(*Verdicts) {},
 		"by p-value":     func(v *Verdicts) { v.ByPValue = true },
@@ -275,6 +278,7 @@ func TestThresholds(t *testing.T) {
 
 // TestHostileVerdicts shows that names are text, never markup.
 func TestHostileVerdicts(t *testing.T) {
+	t.Parallel()
 	const evil = "<script>alert(\"1\")</script>&../'%$\xff\n"
 	v := judged(2)
 	v.Title, v.Detector, v.Classes, v.Notes = evil, evil, []string{evil}, []string{evil}

@@ -71,6 +71,7 @@ func TestAssemblyEqualsGo(t *testing.T) {
 // TestManyWeightsAreNotLaidOut: a strip of a million pixels takes no memory
 // beyond its weights.
 func TestManyWeightsAreNotLaidOut(t *testing.T) {
+	t.Parallel()
 	for _, lay := range []func(*layout, *windows, *machine){(*layout).setColumns, (*layout).setRows} {
 		for _, m := range machines() {
 			for in, want := range map[int]bool{1 << 18: true, 1 << 20: false} {
@@ -88,6 +89,7 @@ func TestManyWeightsAreNotLaidOut(t *testing.T) {
 // TestWeightsFitTheirParts: no window has weights that are too large for how
 // they are split.
 func TestWeightsFitTheirParts(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		filter := rapid.SampledFrom(filters).Draw(t, "filter")
 		in, out := rapid.IntRange(4, 3000).Draw(t, "in"), rapid.IntRange(1, 600).Draw(t, "out")

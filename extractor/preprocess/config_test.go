@@ -11,6 +11,7 @@ import (
 // TestParseDefaults compares what is left unsaid with the libraries:
 // transformers 5.23 (where 4.46 agrees), timm 1.0.31, OpenCLIP 3.3.
 func TestParseDefaults(t *testing.T) {
+	t.Parallel()
 	clip := Spec{Resize: Shortest, ResizeHeight: 224, ResizeWidth: 224, Filter: Bicubic, Height: 224, Width: 224,
 		Rounding: Floor, Scale: 1. / 255, Mean: clipMean, Std: clipStd}
 	vit := Spec{Resize: Squash, ResizeHeight: 224, ResizeWidth: 224, Filter: Bilinear, Height: 224, Width: 224,
@@ -188,6 +189,7 @@ var refusedConfigs = []struct{ config, want string }{
 // TestParseRefuses: what would be guessed is refused, with the file's name and
 // a word on what is wrong.
 func TestParseRefuses(t *testing.T) {
+	t.Parallel()
 	for _, tt := range refusedConfigs {
 		_, err := Parse("models/x/config.json", []byte(tt.config))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "models/x/config.json: ") {

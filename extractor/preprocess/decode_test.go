@@ -21,6 +21,7 @@ import (
 )
 
 func TestIsImage(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name, head string
 		want       bool
@@ -68,6 +69,7 @@ func decodeFiles(t testing.TB) []string {
 // TestDecodeRefusesTruncatedFiles cuts every file in its header and in its
 // pixels.
 func TestDecodeRefusesTruncatedFiles(t *testing.T) {
+	t.Parallel()
 	for _, file := range decodeFiles(t) {
 		data := readFile(t, file)
 		cuts := []int{0, 4, 20, len(data) / 2, len(data) * 4 / 5}
@@ -86,6 +88,7 @@ func TestDecodeRefusesTruncatedFiles(t *testing.T) {
 }
 
 func TestDecodeErrors(t *testing.T) {
+	t.Parallel()
 	var picture bytes.Buffer
 	if err := png.Encode(&picture, image.NewGray(image.Rect(0, 0, 40, 30))); err != nil {
 		t.Fatal(err)
@@ -132,6 +135,7 @@ func TestDecodeRecovers(t *testing.T) {
 // a decoder puts its own words around it; and it asks for every row, or row of
 // blocks.
 func TestDecodeStops(t *testing.T) {
+	t.Parallel()
 	for _, file := range decodeFiles(t) {
 		data := readFile(t, file)
 		for asked := 0; ; asked++ {
@@ -182,6 +186,7 @@ func TestDecodeLeavesAStuckDecoderBehind(t *testing.T) {
 // TestDecodeIntoOtherImages: what an image leaves in its memory is not seen in the
 // next.
 func TestDecodeIntoOtherImages(t *testing.T) {
+	t.Parallel()
 	var opts DecodeOptions
 	for _, file := range slices.Repeat(decodeFiles(t), 2) {
 		data, err := os.ReadFile(file)
@@ -202,6 +207,7 @@ func TestDecodeIntoOtherImages(t *testing.T) {
 }
 
 func TestSize(t *testing.T) {
+	t.Parallel()
 	for _, file := range decodeFiles(t) {
 		data := readFile(t, file)
 		img, err := Decode(t.Context(), data, DecodeOptions{})
@@ -225,6 +231,7 @@ func TestSize(t *testing.T) {
 }
 
 func TestDecodeIgnoresEXIFByDefault(t *testing.T) {
+	t.Parallel()
 	data := readFile(t, "testdata/decode/exif6.jpg")
 	lying, err := Decode(t.Context(), data, DecodeOptions{})
 	if err != nil {
@@ -241,6 +248,7 @@ func TestDecodeIgnoresEXIFByDefault(t *testing.T) {
 
 // TestCMYK compares with values of Pillow 13's convert("RGB").
 func TestCMYK(t *testing.T) {
+	t.Parallel()
 	img := image.NewCMYK(image.Rect(0, 0, 3, 1))
 	img.SetCMYK(0, 0, color.CMYK{C: 0, M: 128, Y: 255, K: 0})
 	img.SetCMYK(1, 0, color.CMYK{C: 10, M: 77, Y: 200, K: 100})

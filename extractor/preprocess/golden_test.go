@@ -156,6 +156,7 @@ func moments(x []float32) (mean, std float64) {
 // TestResizeEqualsPillow compares all filters with Pillow 13 (see
 // testdata/generate_resize.py): up, down, both at once, and the size as it is.
 func TestResizeEqualsPillow(t *testing.T) {
+	t.Parallel()
 	source := readPNG(t, "testdata/resize/source.png")
 	files, err := filepath.Glob("testdata/resize/*_*.png")
 	if err != nil || len(files) != 36 {
@@ -173,6 +174,7 @@ func TestResizeEqualsPillow(t *testing.T) {
 
 // TestDecodeEqualsPillow compares every kind of pixel with Pillow 13.
 func TestDecodeEqualsPillow(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/decode/*.png")
 	if err != nil {
 		t.Fatal(err)
@@ -199,6 +201,7 @@ func TestDecodeEqualsPillow(t *testing.T) {
 // TestPipelinesEqualPython compares sizes that are not square, where height and
 // width are easily swapped, and margins that round either way.
 func TestPipelinesEqualPython(t *testing.T) {
+	t.Parallel()
 	var cases []struct {
 		Config   json.RawMessage
 		Tall     bool
@@ -234,6 +237,7 @@ func TestPipelinesEqualPython(t *testing.T) {
 // libraries save them, with what their processors make of images of random sizes
 // (testdata/generate_processors.py). MLRBFN_PROCESSORS names a file with others.
 func TestProcessorsEqualPython(t *testing.T) {
+	t.Parallel()
 	file := "testdata/processors.json"
 	if other := os.Getenv("MLRBFN_PROCESSORS"); other != "" {
 		file = other

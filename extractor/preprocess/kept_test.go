@@ -30,6 +30,7 @@ func anySpec(t *rapid.T, limit int) *Spec {
 // TestCropReadsOnlyWhatIsKept: the pixels outside the part that kept names have
 // no influence on a crop.
 func TestCropReadsOnlyWhatIsKept(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := anySpec(t, 90)
 		w, h := rapid.IntRange(1, 90).Draw(t, "w"), rapid.IntRange(1, 90).Draw(t, "h")
@@ -54,6 +55,7 @@ func TestCropReadsOnlyWhatIsKept(t *testing.T) {
 // TestDecodeForACrop: of an image that is decoded for a pipeline it makes what
 // it does of one that is decoded wholly, also of those that are turned.
 func TestDecodeForACrop(t *testing.T) {
+	t.Parallel()
 	files := decodeFiles(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		file := rapid.SampledFrom(files).Draw(rt, "file")
@@ -81,6 +83,7 @@ func TestDecodeForACrop(t *testing.T) {
 // TestKeptIsSmall: of a photograph that is resized to 256 and cropped to 224 by
 // 224 only that square and what the filter reaches is kept.
 func TestKeptIsSmall(t *testing.T) {
+	t.Parallel()
 	s := Spec{Resize: Shortest, ResizeHeight: 256, ResizeWidth: 256, Filter: Bicubic,
 		Height: 224, Width: 224, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	// 375/256 = 1.46: the square is 328 pixels of the photograph wide.

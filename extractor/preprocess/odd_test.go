@@ -28,6 +28,7 @@ var unsupportedFiles = map[string]struct{ says, why string }{
 // testdata/generate_odd.py wrote it down: what Pillow decodes is decoded, to
 // the bit, and what it refuses is refused.
 func TestOddImages(t *testing.T) {
+	t.Parallel()
 	f, err := os.Open("testdata/odd.csv")
 	if err != nil {
 		t.Fatal(err)

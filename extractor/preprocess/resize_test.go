@@ -43,6 +43,7 @@ func resized(t rapid.TB, src *image.NRGBA, width, height int, part image.Rectang
 // Bicubic and Lanczos, whose first pass overshoots and is clipped in Pillow,
 // differ by dozens of levels there, and Box at ties.
 func TestResizeAgainstImaging(t *testing.T) {
+	t.Parallel()
 	filters := map[Filter]imaging.ResampleFilter{
 		Bilinear: imaging.Linear,
 		Hamming:  {Support: 1, Kernel: kernels[Hamming].weight},
@@ -86,6 +87,7 @@ func BenchmarkTensor(b *testing.B) {
 // TestAxesAreRemembered: what was asked for last is there still, but few axes
 // are kept, and large ones only until the next is asked for.
 func TestAxesAreRemembered(t *testing.T) {
+	t.Parallel()
 	var x axes
 	for i := range 3 * maxRecent {
 		a := ask{100 + i, 50, 0, 50, Bicubic}
@@ -131,6 +133,7 @@ func BenchmarkAxes(b *testing.B) {
 // TestWindowsLackOnlyZeros: what windows leave out weighs nothing, and none
 // begins before the one before.
 func TestWindowsLackOnlyZeros(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		filter := rapid.SampledFrom(filters[1:]).Draw(t, "filter")
 		in, out := rapid.IntRange(1, 300).Draw(t, "in"), rapid.IntRange(1, 300).Draw(t, "out")

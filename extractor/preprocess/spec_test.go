@@ -55,6 +55,7 @@ func drawImage(t *rapid.T) *image.NRGBA {
 // TestCropIsAlwaysOfItsSize: whatever the image, the crop is H×W and opaque;
 // only Contain may refuse, where an edge shrinks to nothing.
 func TestCropIsAlwaysOfItsSize(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		spec, img := drawSpec(t), drawImage(t)
 		crop, err := spec.Crop(img)
@@ -78,6 +79,7 @@ func TestCropIsAlwaysOfItsSize(t *testing.T) {
 // TestLayoutsHoldTheSameValues: both layouts are the normalised crop, bit-identical
 // to what Normalise makes of it.
 func TestLayoutsHoldTheSameValues(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		spec, img := drawSpec(t), drawImage(t)
 		crop, err := spec.Crop(img)
@@ -112,6 +114,7 @@ func TestLayoutsHoldTheSameValues(t *testing.T) {
 // TestPartOfResizeIsPartOfWhole: computing only what a crop shows changes
 // nothing.
 func TestPartOfResizeIsPartOfWhole(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		img := drawImage(t)
 		filter := rapid.SampledFrom(filters).Draw(t, "filter")
@@ -134,6 +137,7 @@ func TestPartOfResizeIsPartOfWhole(t *testing.T) {
 // TestElongatedImages: strips either work in little memory or are refused in
 // words, never by running out of it.
 func TestElongatedImages(t *testing.T) {
+	t.Parallel()
 	shortest := &Spec{Resize: Shortest, ResizeHeight: 256, ResizeWidth: 256, Filter: Bicubic, Height: 224, Width: 224,
 		Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	squash, contain, nearest, tiny := *shortest, *shortest, *shortest, *shortest
@@ -165,6 +169,7 @@ func TestElongatedImages(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	t.Parallel()
 	good := Spec{Resize: Squash, ResizeHeight: 8, ResizeWidth: 9, Filter: Box, Height: 8, Width: 9,
 		Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	if err := good.Validate(); err != nil {
@@ -202,6 +207,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestTensorArguments(t *testing.T) {
+	t.Parallel()
 	s := &Spec{Resize: None, Height: 2, Width: 3, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	img := image.NewNRGBA(image.Rect(0, 0, 5, 5))
 	if err := s.Tensor(make([]float32, 17), img, NCHW); err == nil || !strings.Contains(err.Error(), "17") {
@@ -217,6 +223,7 @@ func TestTensorArguments(t *testing.T) {
 
 // TestExact: an image is left as it is or refused.
 func TestExact(t *testing.T) {
+	t.Parallel()
 	s := &Spec{Resize: Exact, Height: 2, Width: 3, Rounding: Floor, Scale: 1, Std: [3]float64{1, 1, 1}}
 	img := noise(3, 2, 1)
 	crop, err := s.Crop(img)
@@ -231,6 +238,7 @@ func TestExact(t *testing.T) {
 // TestSpecJSON fixes the description that fingerprints are made of: a change of
 // these bytes makes every cached feature set unusable.
 func TestSpecJSON(t *testing.T) {
+	t.Parallel()
 	spec, err := Parse("x", []byte(`{"image_processor_type": "CLIPImageProcessor"}`))
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@ func exifJPEG(order binary.AppendByteOrder, changed, taken, zone string) []byte 
 }
 
 func TestTaken(t *testing.T) {
+	t.Parallel()
 	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
 		for _, tt := range []struct{ changed, taken, zone, want string }{
 			{"2026:02:01 00:00:00", "2026:01:31 23:59:59", "+01:00", "2026-01-31T22:59:59Z"},

@@ -11,6 +11,7 @@ import (
 // TestUpsamplingReadsOnlyTheImage: what a decoder's planes hold beyond the
 // image, to whole blocks, has no influence.
 func TestUpsamplingReadsOnlyTheImage(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const ratio = image.YCbCrSubsampleRatio420
 		w, h := rapid.IntRange(1, 40).Draw(t, "width"), rapid.IntRange(1, 40).Draw(t, "height")

@@ -10,6 +10,7 @@ import (
 // TestAddBetween: the within-class and the between-class covariance add up to the
 // total one, also with a class without rows.
 func TestAddBetween(t *testing.T) {
+	t.Parallel()
 	const n, d, classes = 200, 5, 4
 	rng := rand.New(rand.NewPCG(7, 8))
 	r := Rows{D: d, Classes: classes, Label: func(row int) int { return row % (classes - 1) }}

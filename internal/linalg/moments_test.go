@@ -10,6 +10,7 @@ import (
 // TestCovariances compares the blocked sums with the definitions, for more rows
 // than a block has and with a class that has none.
 func TestCovariances(t *testing.T) {
+	t.Parallel()
 	const n, d, classes = block + 37, 3, 4
 	rng := rand.New(rand.NewPCG(1, 1))
 	x, labels := make([]float64, n*d), make([]int, n)
@@ -79,6 +80,7 @@ func TestCovariances(t *testing.T) {
 
 // TestMeansOfLongRows: blocks of fewer rows change no bit of the means.
 func TestMeansOfLongRows(t *testing.T) {
+	t.Parallel()
 	const n, d, classes = 900, blockBytes/8/700 + 1, 3
 	if n*d*8 < blockBytes {
 		t.Fatal("all rows are in one block")

@@ -12,6 +12,7 @@ import (
 // TestNormalise compares bits: the conditioning of old detectors and checkpoints
 // rounds in this way.
 func TestNormalise(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, scale := range []float64{1, 1e300, 1e-310, 0, math.Inf(1)} {
 		for d := range 20 {

@@ -8,6 +8,7 @@ import (
 
 // TestProducts uses sizes around those of a slab.
 func TestProducts(t *testing.T) {
+	t.Parallel()
 	testProducts[float32](t, 1e-4)
 	testProducts[float64](t, 1e-12)
 }
@@ -46,6 +47,7 @@ func testProducts[T Real](t *testing.T, tolerance float64) {
 }
 
 func TestAddGram(t *testing.T) {
+	t.Parallel()
 	const n, d = 9, 200
 	rng := rand.New(rand.NewPCG(3, 4))
 	x, sum := make([]float64, n*d), make([]float64, d*d)

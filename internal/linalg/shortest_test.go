@@ -28,6 +28,7 @@ func dense(n, m, rank int) *mat.Dense {
 // TestShortest compares with the singular value decomposition, for matrices that are
 // tall, wide, small and of low rank.
 func TestShortest(t *testing.T) {
+	t.Parallel()
 	for _, size := range [][3]int{{3, 5, 3}, {300, 256, 256}, {300, 256, 40}, {256, 300, 256}} {
 		a, b := dense(size[0], size[1], size[2]), dense(size[0], 1, 1)
 		got, found := Shortest(a, mat.Col(nil, 0, b), 1e-12)
@@ -50,6 +51,7 @@ func TestShortest(t *testing.T) {
 
 // TestAxes: the axes are orthonormal, and A's singular values fall along them.
 func TestAxes(t *testing.T) {
+	t.Parallel()
 	for _, size := range [][2]int{{4, 6}, {6, 4}, {256, 300}, {300, 256}} {
 		a := dense(size[0], size[1], min(size[0], size[1]))
 		axes, found := Axes(a)

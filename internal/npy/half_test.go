@@ -13,6 +13,7 @@ import (
 // TestHalf: every float16 is read exactly, and every float32 becomes the nearest one.
 // The numbers of the table are numpy.float16's.
 func TestHalf(t *testing.T) {
+	t.Parallel()
 	for bits, want := range map[uint16]float32{
 		0x0001: 5.960464477539063e-08, 0x03ff: 6.097555160522461e-05, 0x0400: 6.103515625e-05, 0x3555: 0.333251953125,
 		0x3c00: 1, 0xc000: -2, 0x7bff: 65504, 0x8000: float32(math.Copysign(0, -1)), 0x7c00: float32(math.Inf(1)),
@@ -49,6 +50,7 @@ func TestHalf(t *testing.T) {
 // TestHalfFile: a file of float16 is mapped and read alike, and a value that it cannot
 // hold is an error.
 func TestHalfFile(t *testing.T) {
+	t.Parallel()
 	var file bytes.Buffer
 	w, err := npy.NewHalfWriter(&file, 3, 2)
 	if err != nil {

@@ -35,6 +35,7 @@ func dict(descr, order, shape string) string {
 }
 
 func TestReadHeader(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		file []byte
@@ -64,6 +65,7 @@ func TestReadHeader(t *testing.T) {
 }
 
 func TestReadHeaderRefuses(t *testing.T) {
+	t.Parallel()
 	good := raw(1, dict("<f4", "False", "(2, 3)"))
 	tests := []struct {
 		name string
@@ -116,6 +118,7 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 // TestFileSizeMustAgree compares headers with the file's size: a huge shape takes
 // no memory, and a file that was cut or has grown is an error.
 func TestFileSizeMustAgree(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		file []byte
@@ -149,6 +152,7 @@ func TestFileSizeMustAgree(t *testing.T) {
 }
 
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		n, d := rapid.IntRange(0, 300).Draw(t, "n"), rapid.IntRange(0, 300).Draw(t, "d")
@@ -176,6 +180,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestConversion(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := func(name string, file []byte) string {
 		path := filepath.Join(dir, name)
@@ -220,6 +225,7 @@ func TestConversion(t *testing.T) {
 }
 
 func TestWriterKeepsToItsShape(t *testing.T) {
+	t.Parallel()
 	w, err := npy.NewWriter[int64](io.Discard, 2, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -256,6 +262,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 // TestNumPy compares our files with NumPy's: NumPy must open ours, mapped, and
 // numpy.save of the same array must give the same bytes.
 func TestNumPy(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name+".npy") }
 	for _, err := range []error{

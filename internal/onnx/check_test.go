@@ -35,6 +35,7 @@ func functionField(name, calls string, times int) field {
 }
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	same := nodeField("Identity", "go", []string{"on"})
 	depends := nodeField("Less", "go", []string{"step", "x"})
 	laughs := file(17, bytesField(graphNode, message(stringField(nodeOp, "f0"), stringField(7, "f"))))

@@ -52,6 +52,7 @@ func written(t *testing.T, m *Model) []byte {
 }
 
 func TestWhatIsUnknownStays(t *testing.T) {
+	t.Parallel()
 	unknown := func(number int64) field { return stringField(500, strings.Repeat("?", int(number))) }
 	data := message(unknown(1), intField(modelIRVersion, 8), bytesField(modelOpset, message(unknown(2), intField(2, 17))),
 		bytesField(modelGraph, message(unknown(3), nodeField("Identity", "y", []string{"x"}, unknown(4)),
@@ -64,6 +65,7 @@ func TestWhatIsUnknownStays(t *testing.T) {
 }
 
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	branch := bytesField(5, message(stringField(1, "then_branch"), bytesField(6, message(nodeField("Identity", "z", []string{"captured"})))))
 	m := parse(t, file(17,
 		tensorField("captured"), tensorField("unused"), bytesField(graphInput, valueInfo("unused", Float, nil)),
@@ -78,6 +80,7 @@ func TestPrune(t *testing.T) {
 }
 
 func TestNamesAreApart(t *testing.T) {
+	t.Parallel()
 	m := parse(t, file(17, nodeField("Abs", "mlrbfn/Abs_1", []string{"x"}), nodeField("Abs", "score", []string{"mlrbfn/Abs_1"}),
 		nodeField("Abs", "backbone/y", []string{"score"}), nodeField("Abs", "y", []string{"backbone/y"})), "", "score", "ood")
 	if a := m.Op("Abs", m.Value("y")); a != "mlrbfn_/Abs_1" {
@@ -92,6 +95,7 @@ func TestNamesAreApart(t *testing.T) {
 }
 
 func TestExternalDataIsInlined(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "w"), []byte("0123456789"), 0o600); err != nil {
 		t.Fatal(err)
@@ -164,6 +168,7 @@ func TestExternalDataIsInlined(t *testing.T) {
 // TestExternalDataStayInTheFolder: no path and no link leads out of the folder of a
 // graph; a graph that is a link may have its weights where it leads.
 func TestExternalDataStayInTheFolder(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	for _, dir := range []string{"model/deep", "blobs", "elsewhere/deep"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o777); err != nil {
@@ -230,6 +235,7 @@ func TestExternalDataStayInTheFolder(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
+	t.Parallel()
 	deep := message(stringField(1, "x"))
 	for range 100 {
 		deep = message(bytesField(6, message(bytesField(graphNode, message(bytesField(5, deep))))))
@@ -255,6 +261,7 @@ func TestParseRefuses(t *testing.T) {
 
 // TestNothingPanics changes bytes of a file with all kinds of fields.
 func TestNothingPanics(t *testing.T) {
+	t.Parallel()
 	m, err := New(17, "test", "")
 	if err != nil {
 		t.Fatal(err)
@@ -287,6 +294,7 @@ func TestNothingPanics(t *testing.T) {
 }
 
 func TestMetadataIsReplaced(t *testing.T) {
+	t.Parallel()
 	m := parse(t, append(file(17), message(bytesField(modelMetadata, entry("a", "old")), bytesField(modelMetadata, entry("b", "kept")))...), "")
 	m.SetMetadata("a", "new")
 	if got := written(t, m); bytes.Contains(got, []byte("old")) || !bytes.Contains(got, entry("a", "new")) || !bytes.Contains(got, entry("b", "kept")) {
@@ -295,6 +303,7 @@ func TestMetadataIsReplaced(t *testing.T) {
 }
 
 func TestDeclarations(t *testing.T) {
+	t.Parallel()
 	weight := bytesField(graphInput, valueInfo("w", Float, []int{3}))
 	inputs, outputs, ok := Declarations(file(17, weight, tensorField("w")))
 	x := Declaration{"x", Float, []int64{-1, 3}}

@@ -11,6 +11,7 @@ import (
 // TestTIFFUnsupported lists the kinds of TIFF that Pillow reads and this package
 // does not, with the reason, and those that neither reads.
 func TestTIFFUnsupported(t *testing.T) {
+	t.Parallel()
 	type tags map[uint16][]uint32
 	grey := tags{tagWidth: {4}, tagHeight: {3}, tagBits: {8}, tagPhotometric: {tiffBlackIsZero}, tagStripOffsets: {8}}
 	colour := tags{tagWidth: {4}, tagHeight: {3}, tagBits: {8, 8, 8}, tagSamples: {3}, tagPhotometric: {tiffYCbCr}, tagStripOffsets: {8}}
@@ -83,6 +84,7 @@ func tiffFile(tags map[uint16][]uint32) []byte {
 
 // TestTIFFDirectory: a directory with wrong sizes is read as by Pillow.
 func TestTIFFDirectory(t *testing.T) {
+	t.Parallel()
 	file := tiffFile(map[uint16][]uint32{tagBits: {8, 8, 8}})
 	d, err := readIFD(file)
 	if err != nil || len(d.ints(tagBits)) != 3 {
@@ -104,6 +106,7 @@ func TestTIFFDirectory(t *testing.T) {
 // TestTIFFChecksum: as in libtiff, pixels with a wrong checksum are an error; a
 // stream that ends before its checksum, or continues after it, is not.
 func TestTIFFChecksum(t *testing.T) {
+	t.Parallel()
 	const width, height = 10, 10
 	deflated := func(n int) []byte {
 		var b bytes.Buffer

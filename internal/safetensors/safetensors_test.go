@@ -58,6 +58,7 @@ func byName(tensors []safetensors.Tensor) map[string]safetensors.Tensor {
 }
 
 func TestRoundTripThroughAFile(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	data := write(t, metadata, tensors)
 	if err := os.WriteFile(path, data, 0o666); err != nil {
@@ -82,6 +83,7 @@ func TestRoundTripThroughAFile(t *testing.T) {
 }
 
 func TestBytesDoNotDependOnTheOrder(t *testing.T) {
+	t.Parallel()
 	want := write(t, metadata, tensors)
 	rapid.Check(t, func(rt *rapid.T) {
 		if !bytes.Equal(write(t, metadata, rapid.Permutation(tensors).Draw(rt, "order")), want) {
@@ -91,6 +93,7 @@ func TestBytesDoNotDependOnTheOrder(t *testing.T) {
 }
 
 func TestRoundTripOfAnything(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.String()
 		meta := rapid.MapOf(text.Filter(func(s string) bool { return s != "sha256" }), text).Draw(rt, "metadata")
@@ -112,6 +115,7 @@ func TestRoundTripOfAnything(t *testing.T) {
 }
 
 func TestGet(t *testing.T) {
+	t.Parallel()
 	f := &safetensors.File{Tensors: tensors}
 	values, shape, err := safetensors.Get[int64](f, "labels")
 	if err != nil || !slices.Equal(values, []int64{-1, 1 << 60}) || !slices.Equal(shape, []int{2, 1}) {
@@ -126,6 +130,7 @@ func TestGet(t *testing.T) {
 }
 
 func TestWriteRefuses(t *testing.T) {
+	t.Parallel()
 	one := []float32{1}
 	tests := []struct {
 		name     string
@@ -168,6 +173,7 @@ func list(n int, format string) string {
 // TestAsManyTensorsAsAFileCanHold finds each of them; the time must be proportional
 // to their number.
 func TestAsManyTensorsAsAFileCanHold(t *testing.T) {
+	t.Parallel()
 	many := make([]safetensors.Tensor, 1<<16)
 	for i := range many {
 		many[i] = safetensors.Tensor{Name: fmt.Sprint(i), Shape: []int{1}, Data: []int64{int64(i)}}
@@ -199,6 +205,7 @@ func (d *disk) Write(p []byte) (int, error) {
 }
 
 func TestWriteReportsEveryFailure(t *testing.T) {
+	t.Parallel()
 	size := len(write(t, metadata, tensors))
 	for room := range size {
 		if err := safetensors.Write(&disk{room}, metadata, tensors); !errors.Is(err, errFull) {
@@ -208,6 +215,7 @@ func TestWriteReportsEveryFailure(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
+	t.Parallel()
 	const a = `"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`
 	four := []byte{0, 0, 0, 0}
 	entry := func(dtype, shape, offsets string) []byte {
@@ -277,6 +285,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestNoChecksum(t *testing.T) {
+	t.Parallel()
 	f, err := safetensors.Parse(raw(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}  `, 3, 4))
 	if !errors.Is(err, safetensors.ErrNoChecksum) || f == nil || !reflect.DeepEqual(f.Tensors[0].Data, []uint8{3, 4}) {
 		t.Errorf("got %v, %v", f, err)
@@ -286,6 +295,7 @@ func TestNoChecksum(t *testing.T) {
 // TestEveryDamageIsNoticed flips every bit, alone and all of a byte together,
 // and cuts the file at every length.
 func TestEveryDamageIsNoticed(t *testing.T) {
+	t.Parallel()
 	good := write(t, map[string]string{"mlrbfn": "{}"}, tensors[:3])
 	check := func(what string, data []byte) {
 		t.Helper()
@@ -314,6 +324,7 @@ func TestEveryDamageIsNoticed(t *testing.T) {
 }
 
 func TestReadNamesTheFile(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if _, err := safetensors.Read(filepath.Join(dir, "absent")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("absent: %v", err)
@@ -335,6 +346,7 @@ func TestReadNamesTheFile(t *testing.T) {
 // TestPython compares our files with those of Python's safetensors, in both
 // directions, and computes the checksum in Python as the package comment says.
 func TestPython(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "ours"), write(t, metadata, tensors), 0o666); err != nil {
 		t.Fatal(err)

@@ -54,6 +54,7 @@ func joined(d, classes int) *detector.Detector {
 // TestJudgeAlongside: a large detector, whose heads and other parts are computed at the
 // same time, gives the verdicts of one after the other.
 func TestJudgeAlongside(t *testing.T) {
+	t.Parallel()
 	const d, classes, n = 768, 400, 3
 	det := joined(d, classes)
 	x := pipetest.RandomArray(rand.New(rand.NewPCG(5, 2)), n*d, 0, 1)

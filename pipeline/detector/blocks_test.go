@@ -12,6 +12,7 @@ import (
 // TestVerdictsOfBlocks: a row's verdict is bit-identical, whatever rows
 // are judged with it.
 func TestVerdictsOfBlocks(t *testing.T) {
+	t.Parallel()
 	const d, e = 70, 50
 	rng := rand.New(rand.NewPCG(5, 5))
 	condition := &head.Conditioning{ConditioningOptions: head.ConditioningOptions{L2: true}, Mean: pipetest.RandomRows(rng, 1, d), Matrix: pipetest.RandomRows(rng, d, e)}

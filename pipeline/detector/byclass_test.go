@@ -11,6 +11,7 @@ import (
 // of false alarms, which by one threshold it would not. A third has too few
 // calibration images.
 func TestByClassKeepsItsPromise(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(8, 9))
 	draw := func() (float64, int) {
 		switch c := rng.IntN(40); {
@@ -67,6 +68,7 @@ func TestByClassKeepsItsPromise(t *testing.T) {
 }
 
 func TestByClassRoundTrip(t *testing.T) {
+	t.Parallel()
 	d := detectorOf(1)
 	d.TargetTPR, d.Confidence = 0.7, &Platt{0.5, -0.25}
 	if few := d.CalibrateByClass([]float64{5, 1, 3, -1, 2, 0, 7}, []int{0, 0, 0, 1, 0, 2, 1}); !slices.Equal(few, []int{1, 2}) {
@@ -103,6 +105,7 @@ func TestByClassRoundTrip(t *testing.T) {
 // TestFitPlatt: confidences that are too high become probabilities; their order
 // stays, far away they are 0, and near they are what images that were fitted on have.
 func TestFitPlatt(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 5))
 	var logPhi []float64
 	var right []bool

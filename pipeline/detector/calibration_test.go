@@ -10,6 +10,7 @@ import (
 )
 
 func TestLogAdd(t *testing.T) {
+	t.Parallel()
 	inf := math.Inf(-1)
 	for _, tt := range [][3]float64{{0, 0, math.Ln2}, {-1000, -1000, -1000 + math.Ln2}, {inf, -3, -3}, {-3, inf, -3}, {inf, inf, inf}} {
 		if got := logAdd(tt[0], tt[1]); got != tt[2] {
@@ -19,6 +20,7 @@ func TestLogAdd(t *testing.T) {
 }
 
 func TestThreshold(t *testing.T) {
+	t.Parallel()
 	ascending := func(n int) []float64 {
 		s := make([]float64, n)
 		for i := range s {
@@ -41,6 +43,7 @@ func TestThreshold(t *testing.T) {
 }
 
 func TestPValue(t *testing.T) {
+	t.Parallel()
 	scores := []float64{-3, -2, -2, -1}
 	for _, tt := range []struct{ score, want float64 }{
 		{-4, 1. / 5}, {-3, 2. / 5}, {-2.5, 2. / 5}, {-2, 4. / 5}, {-1, 1}, {0, 1}, {math.Inf(-1), 1. / 5},
@@ -57,6 +60,7 @@ func TestPValue(t *testing.T) {
 // TestThresholdKeepsItsPromise: of scores drawn like the calibration scores at
 // most a share 1−tpr is flagged, on average over calibration sets.
 func TestThresholdKeepsItsPromise(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(4, 2))
 	const rounds, n, tpr = 20000, 50, 0.9
 	flagged := 0
@@ -77,6 +81,7 @@ func TestThresholdKeepsItsPromise(t *testing.T) {
 }
 
 func TestSplitScores(t *testing.T) {
+	t.Parallel()
 	for list, want := range map[string][]string{
 		"all":                       {"all"},
 		"msp,ensemble(gen,knn),vim": {"msp", "ensemble(gen,knn)", "vim"},
@@ -92,6 +97,7 @@ func TestSplitScores(t *testing.T) {
 // TestSetMaxFalseAlarms: the threshold is what training with that share would have
 // set.
 func TestSetMaxFalseAlarms(t *testing.T) {
+	t.Parallel()
 	d := detectorOf(1)
 	d.CalibrationScores = nil
 	for i := range 99 {

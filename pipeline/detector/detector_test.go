@@ -71,6 +71,7 @@ func conditioned(d *Detector) *Detector {
 }
 
 func TestDetectorRoundTrip(t *testing.T) {
+	t.Parallel()
 	scaled := detectorOf(1)
 	scaled.Heads[0].Conditioning = &head.Conditioning{
 		ConditioningOptions: head.ConditioningOptions{Kind: head.Standardise}, Mean: []float32{1, 2, 3, 4}, Scale: []float32{5, 6, 7, 8},
@@ -104,6 +105,7 @@ func TestDetectorRoundTrip(t *testing.T) {
 // TestDetectorInPython recomputes a detector's scores from its file with NumPy
 // alone, by the equations and not by our code.
 func TestDetectorInPython(t *testing.T) {
+	t.Parallel()
 	d := conditioned(detectorOf(2))
 	x := []float32{0.125, -0.375, 0.25, 0.75, 1, 0} // exact as decimals
 	out := testenv.Python(t, `
@@ -155,6 +157,7 @@ print(json.dumps({"classes": meta["classes"], "threshold": meta["threshold"],
 }
 
 func TestLoadDetectorRefuses(t *testing.T) {
+	t.Parallel()
 	good, err := os.ReadFile(save(t, detectorOf(1)))
 	if err != nil {
 		t.Fatal(err)
@@ -241,6 +244,7 @@ func TestLoadDetectorRefuses(t *testing.T) {
 }
 
 func TestHeadsAreAveraged(t *testing.T) {
+	t.Parallel()
 	d := detectorOf(3)
 	x := []float32{0.5, 0, -0.5, 1, 9, 9, 9, 9}
 	got := d.LogConfidences(x)

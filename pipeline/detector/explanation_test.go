@@ -91,6 +91,7 @@ func explain(t *testing.T, e *detector.Explainer, x []float32) ([]detector.Expla
 // score of the verdict, deviations are those from the calibration images, and an image
 // is explained alone as with others.
 func TestEveryKind(t *testing.T) {
+	t.Parallel()
 	const d = 8
 	dir, one := clouds(t, 1, 80, d, 3), clouds(t, 2, 150, d, 1)
 	x := mixedRows(30, d)
@@ -167,6 +168,7 @@ func TestEveryKind(t *testing.T) {
 // TestReference: a detector without a reference gets that of its calibration rows
 // from the training features, and only if they still give the calibration scores.
 func TestReference(t *testing.T) {
+	t.Parallel()
 	dir := clouds(t, 1, 80, 8, 3)
 	d := train(t, dir, nil)
 	want := d.Reference
@@ -204,6 +206,7 @@ func TestReference(t *testing.T) {
 
 // TestOlderDetectors: files of all versions are explained, with what they have.
 func TestOlderDetectors(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"version1", "version2", "version3", "version4"} {
 		d, err := detector.Load(filepath.Join("..", "detector", "testdata", name+".safetensors"))
 		if err != nil {
@@ -231,6 +234,7 @@ func TestOlderDetectors(t *testing.T) {
 // TestFindsFeatures: a path in a detector is only a hint. Features that moved, changed
 // or are another model's are not taken, and it is said.
 func TestFindsFeatures(t *testing.T) {
+	t.Parallel()
 	dir := clouds(t, 1, 40, 6, 3)
 	d := train(t, dir, nil)
 	place := t.TempDir()
@@ -295,6 +299,7 @@ func TestFindsFeatures(t *testing.T) {
 // TestNearest: the neighbours are those of a search in float64 through all rows, for
 // every kind of map, with copies, several sets, and rows without labels.
 func TestNearest(t *testing.T) {
+	t.Parallel()
 	const d, classes = 9, 4
 	first, second := clouds(t, 1, 300, d, classes), clouds(t, 2, 50, d, classes)
 	// Rows without labels, and copies of the first rows.

@@ -63,6 +63,7 @@ func exportedRows(t *testing.T, det *detector.Detector, opset int, x []float32) 
 // users have them in files, for several opsets. A row is of zeros, one far away, and
 // one has no number.
 func TestExportedScores(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("..", "detector", "testdata", "scores", "*.safetensors"))
 	if err != nil || len(files) < len(posthoc.Names()) {
 		t.Fatalf("%d detectors, %v", len(files), err)
@@ -99,6 +100,7 @@ func TestExportedScores(t *testing.T) {
 
 // TestExportedScoresOfFeatures: real features, and scores that are fitted on them.
 func TestExportedScoresOfFeatures(t *testing.T) {
+	t.Parallel()
 	folder := testenv.OpenOOD(t)
 	weights, last := values[float32](t, folder, "fc_weight"), values[float32](t, folder, "fc_bias")
 	linear, err := posthoc.NewLinear(weights, last)
@@ -203,6 +205,7 @@ func (unknownScore) Score(context.Context, []float64, posthoc.Batch) error { ret
 
 // TestExportRefusesScoresWithoutGraph: the error names the score.
 func TestExportRefusesScoresWithoutGraph(t *testing.T) {
+	t.Parallel()
 	det := pipetest.RandomDetector(rand.New(rand.NewPCG(3, 10)), 2, 1, 1, 4, true)
 	out := filepath.Join(t.TempDir(), "d.onnx")
 	for want, part := range map[error]detector.Part{

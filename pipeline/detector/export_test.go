@@ -133,6 +133,7 @@ func exported(t testing.TB, m *onnx.Model) []byte {
 }
 
 func TestExportedHeadIsTheHead(t *testing.T) {
+	t.Parallel()
 	const d = 12
 	rng := rand.New(rand.NewPCG(3, 1))
 	for _, norm := range []float64{1, 1.5, 2, 3} {
@@ -160,6 +161,7 @@ func TestExportedHeadIsTheHead(t *testing.T) {
 // TestExportedResidualHead compares rows near and far, without length and without
 // numbers.
 func TestExportedResidualHead(t *testing.T) {
+	t.Parallel()
 	const d = 12
 	rng := rand.New(rand.NewPCG(3, 8))
 	odd := make([]float32, 2*d)
@@ -198,6 +200,7 @@ func TestExportedResidualHead(t *testing.T) {
 
 // TestExportedResidualHeadsShare: what heads have in common is in the file once.
 func TestExportedResidualHeadsShare(t *testing.T) {
+	t.Parallel()
 	const d = 12
 	det := pipetest.RandomResidualDetector(rand.New(rand.NewPCG(3, 9)), 2, 2, d, 4)
 	size := func() int {
@@ -222,6 +225,7 @@ func TestExportedResidualHeadsShare(t *testing.T) {
 }
 
 func TestExportedHeadInEachOpset(t *testing.T) {
+	t.Parallel()
 	const d = 12
 	rng := rand.New(rand.NewPCG(3, 2))
 	for opset := onnx.MinOpset; opset <= onnx.MaxOpset; opset++ {
@@ -246,6 +250,7 @@ func TestExportedHeadInEachOpset(t *testing.T) {
 // TestExportedCalibration: confidences that are probabilities, and thresholds and
 // p-values by class, some of which share theirs.
 func TestExportedCalibration(t *testing.T) {
+	t.Parallel()
 	const d, n = 12, 60
 	rng := rand.New(rand.NewPCG(3, 5))
 	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 2, 2, 2, d, true), pipetest.RandomResidualDetector(rng, 2, 1, d, 5)} {
@@ -276,6 +281,7 @@ func TestExportedCalibration(t *testing.T) {
 // confidences that underflow stay ordered, and without a threshold or
 // calibration nothing is flagged.
 func TestExportedEdges(t *testing.T) {
+	t.Parallel()
 	const d = 4
 	rng := rand.New(rand.NewPCG(3, 3))
 	x := slices.Concat(pipetest.RandomRows(rng, 1, d), []float32{1e18, 0, 0, 0, 1e38, -1e38, 1e38, 1e38}, []float32{float32(math.NaN()), 0, 0, 0})
@@ -309,6 +315,7 @@ func TestExportedEdges(t *testing.T) {
 
 // TestExportedTies: images that set the threshold and the p-values get them.
 func TestExportedTies(t *testing.T) {
+	t.Parallel()
 	const d, n = 12, 40
 	rng := rand.New(rand.NewPCG(3, 7))
 	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 1.5, 3, 3, d, true), pipetest.RandomDetector(rng, 2, 3, 3, d, true), pipetest.RandomResidualDetector(rng, 3, 3, d, 4)} {
@@ -330,6 +337,7 @@ func TestExportedTies(t *testing.T) {
 // TestExportedConditioning exports heads that share a conditioning of each form,
 // and gives them a row without length too.
 func TestExportedConditioning(t *testing.T) {
+	t.Parallel()
 	const d, e, n = 6, 4, 5
 	rng := rand.New(rand.NewPCG(3, 4))
 	mean, scale, matrix := pipetest.RandomRows(rng, 1, d), pipetest.RandomRows(rng, 1, d), pipetest.RandomRows(rng, 1, d*e)
@@ -359,6 +367,7 @@ func TestExportedConditioning(t *testing.T) {
 
 // TestExportedHeadInPython has the file checked and run by the onnx package.
 func TestExportedHeadInPython(t *testing.T) {
+	t.Parallel()
 	const d = 8
 	rng := rand.New(rand.NewPCG(3, 5))
 	white := &head.Conditioning{ConditioningOptions: head.ConditioningOptions{Kind: head.Whiten, L2: true, Shrinkage: 0.25}, Mean: pipetest.RandomArray(rng, d, 0, 0.1), Matrix: pipetest.RandomArray(rng, d*d, 0, 1)}
@@ -477,6 +486,7 @@ save("function", pool + [n("MatMul", ["pooled", "w"], ["xw"]), n("Twice", ["xw"]
 `
 
 func TestExportWithBackbones(t *testing.T) {
+	t.Parallel()
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -524,6 +534,7 @@ for file in glob.glob(sys.argv[1] + "/*/*e.onnx"):
 
 // TestExportWithSharedBackbones: half floats, channels last, one image at a time.
 func TestExportWithSharedBackbones(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"squeezenet11-fp16io", "mobilenetv1-nhwc", "vit-tiny-p16-int8"} {
 		t.Run(name, func(t *testing.T) {
 			dir := testenv.Shared(t, "models", name)
@@ -598,6 +609,7 @@ func exportWith(t *testing.T, dir, out, pool string, keep bool) {
 // TestExportWithDefaultBackbone: from the pixels of photographs to the verdicts
 // that Detect gives.
 func TestExportWithDefaultBackbone(t *testing.T) {
+	t.Parallel()
 	dir := testenv.Backbone(t)
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)

@@ -38,6 +38,7 @@ func foldsOf(t *testing.T) (d *Detector, rows []float32) {
 // TestFoldsVerdicts: p-values and decisions are what the definition says, alone, in
 // blocks and from the file.
 func TestFoldsVerdicts(t *testing.T) {
+	t.Parallel()
 	d, rows := foldsOf(t)
 	file := save(t, d)
 	loaded, err := Load(file)
@@ -93,6 +94,7 @@ func TestFoldsVerdicts(t *testing.T) {
 
 // TestFoldsAreWhole: a file whose folds are not all there is refused.
 func TestFoldsAreWhole(t *testing.T) {
+	t.Parallel()
 	d, _ := foldsOf(t)
 	for what, change := range map[string]func(*safetensors.File){
 		"fold 2 is missing": func(f *safetensors.File) { delete(f.Metadata, foldKey+"2") },
@@ -128,6 +130,7 @@ func TestFoldsAreWhole(t *testing.T) {
 
 // TestCrossBound compares with the theorem's formula, by hand.
 func TestCrossBound(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		alpha float64
 		n, k  int

@@ -143,6 +143,7 @@ func forgeMetadata(t testing.TB, text string) (forged []string) {
 // of all formats and scores, with a checksum that fits. Each forgery is refused, or
 // judges images by numbers.
 func TestForgedDetectors(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("thousands of detectors")
 	}

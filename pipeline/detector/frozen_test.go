@@ -74,6 +74,7 @@ func assessedNames(class string) string {
 // the program could not read them. Detectors of all kinds are written with the
 // names that these have always had.
 func TestFrozenNames(t *testing.T) {
+	t.Parallel()
 	ablated := detectorOf(1)
 	ablated.Training.ClassRows, ablated.Training.SumLoss, ablated.Training.Window = []int{1}, true, 9
 	ablated.Training.Sets, ablated.Relabelled = []TrainingSet{{"/a", ForTraining, 9, "00"}}, map[int]int{3: -1}

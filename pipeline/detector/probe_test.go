@@ -43,6 +43,7 @@ func changed(det *detector.Detector, share float64) *features.Probe {
 }
 
 func TestDrift(t *testing.T) {
+	t.Parallel()
 	det := withProbe()
 	drift := func(now *features.Probe) detector.Drift {
 		t.Helper()
@@ -90,6 +91,7 @@ func TestDrift(t *testing.T) {
 }
 
 func TestProbeInAFile(t *testing.T) {
+	t.Parallel()
 	det := withProbe()
 	file := filepath.Join(t.TempDir(), "detector")
 	for _, probe := range []*detector.Probe{det.Probe, nil} {

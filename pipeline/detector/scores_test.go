@@ -15,6 +15,7 @@ import (
 // TestDetectorsOfAllScores loads a detector of every post-hoc score and of
 // ensembles, and compares its verdicts with those of the program that wrote it.
 func TestDetectorsOfAllScores(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("testdata", "scores", "verdicts.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ func read(t *testing.T, path string) []byte {
 
 // TestLoadSigned checks signatures that minisign itself made.
 func TestLoadSigned(t *testing.T) {
+	t.Parallel()
 	from := filepath.Join("testdata", "version3.safetensors")
 	in := func(name string) string { return filepath.Join("testdata", "signed", name) }
 	detector, valid, legacy := read(t, from), read(t, in("version3.minisig")), read(t, in("legacy.minisig"))
@@ -86,6 +87,7 @@ func TestLoadSigned(t *testing.T) {
 // TestSignAsMinisign: Ed25519 leaves no choice, so that what minisign signed is
 // signed here with the same bytes.
 func TestSignAsMinisign(t *testing.T) {
+	t.Parallel()
 	in := func(name string) string { return filepath.Join("testdata", "signed", name) }
 	got, key, err := signature.Sign(bytes.NewReader(read(t, filepath.Join("testdata", "version3.safetensors"))), read(t, in("test.key")), nil, "timestamp:0\tfile:version3.safetensors\thashed")
 	if want := read(t, in("version3.minisig")); err != nil || !bytes.Equal(got, want) || key.String() != signedKey {
@@ -98,6 +100,7 @@ func TestSignAsMinisign(t *testing.T) {
 
 // TestSignedModel: a signature covers the model, which is named by its hash.
 func TestSignedModel(t *testing.T) {
+	t.Parallel()
 	testenv.Runtime(t)
 	d, err := Load(filepath.Join("testdata", "version3.safetensors"))
 	if err != nil {

@@ -78,6 +78,7 @@ var versions = map[string]struct {
 }
 
 func TestDetectorsOfAllVersions(t *testing.T) {
+	t.Parallel()
 	for name, want := range versions {
 		d, err := Load(filepath.Join("testdata", name))
 		if err != nil {
@@ -103,6 +104,7 @@ func differ(a, b float64) bool { return !(math.Abs(a-b) <= 1e-9*math.Abs(b)) }
 // TestResidualDetectorInPython recomputes the verdicts of a residual head from its
 // file with NumPy alone, by the equations of the package head.
 func TestResidualDetectorInPython(t *testing.T) {
+	t.Parallel()
 	rows, err := json.Marshal(versionRows)
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +153,7 @@ print(json.dumps({
 // TestEveryAlteredByteOfADetectorIsNoticed flips every byte of a file and cuts it
 // at every length.
 func TestEveryAlteredByteOfADetectorIsNoticed(t *testing.T) {
+	t.Parallel()
 	good, err := os.ReadFile(filepath.Join("testdata", "version2.safetensors"))
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 // TestWords: every part that a score can have has words, which name the classes where
 // they have room for them.
 func TestWords(t *testing.T) {
+	t.Parallel()
 	for _, name := range slices.Concat(posthoc.Names(), []string{DensityPart, DecisionPart, HeadPart, HeadScore, GuardPart, "vim-s", "fdbd-s", "react-s", "vra-s"}) {
 		w := wordsFor(name)
 		if strings.Contains(w.Strange, name) && strings.HasPrefix(w.Strange, "a low ") {
@@ -30,6 +31,7 @@ func TestWords(t *testing.T) {
 // TestWhy: the sentence names the parts that lower the score most, and shares that
 // the reference really has.
 func TestWhy(t *testing.T) {
+	t.Parallel()
 	ascending := make([]float64, 1000)
 	for i := range ascending {
 		ascending[i] = float64(i-500) / 300

@@ -37,6 +37,7 @@ func methodsOf(results []report.Measurement) (methods []string) {
 
 // TestAblateAgreesWithEvaluate: the heads that both know have the same results.
 func TestAblateAgreesWithEvaluate(t *testing.T) {
+	t.Parallel()
 	opts := ablateOptions(t)
 	opts.Depths, opts.Steps = []int{2, 1}, []string{"no-ratio", "no-depression"}
 	last := 0
@@ -77,6 +78,7 @@ func TestAblateAgreesWithEvaluate(t *testing.T) {
 // TestAblateBase: steps are compared with the head that has them all, trained
 // for that where no depth asks for it.
 func TestAblateBase(t *testing.T) {
+	t.Parallel()
 	opts := ablateOptions(t)
 	opts.Depths, opts.Steps, opts.Train.Train.Epochs = []int{1}, []string{"no-ratio"}, 1
 	results, err := Ablate(context.Background(), opts)
@@ -89,6 +91,7 @@ func TestAblateBase(t *testing.T) {
 }
 
 func TestAblateLeavesOutWhatDiverges(t *testing.T) {
+	t.Parallel()
 	opts := ablateOptions(t)
 	opts.Depths, opts.Steps, opts.Train.Train.LR = []int{4}, Steps, 1e30
 	var warnings []string
@@ -113,6 +116,7 @@ func TestAblateLeavesOutWhatDiverges(t *testing.T) {
 
 // TestAblateDefaults: a program that sets nothing compares what the command does.
 func TestAblateDefaults(t *testing.T) {
+	t.Parallel()
 	opts := ablateOptions(t)
 	opts.Train = quick(opts.Train.Features[0])
 	opts.Train.Head, opts.Train.Seeds, opts.Train.Train.Epochs = nil, nil, 1
@@ -132,6 +136,7 @@ func TestAblateDefaults(t *testing.T) {
 }
 
 func TestAblateRefuses(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*AblateOptions){
 		"nothing":       func(o *AblateOptions) { o.Depths, o.Steps = []int{}, []string{} },
 		"depth 0":       func(o *AblateOptions) { o.Depths = []int{0} },

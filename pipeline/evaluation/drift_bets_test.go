@@ -9,6 +9,7 @@ import (
 // TestFair: whatever came before, no bet gains on average over uniform p-values. Bets
 // are linear between hundredths of p, so that the mean of their middles is exact.
 func TestFair(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 1))
 	m := NewMartingale(DriftOptions{}, nil, 1)
 	for i := range 30_000 {

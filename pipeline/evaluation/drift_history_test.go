@@ -9,6 +9,7 @@ import (
 // The history is bounded, keeps the most of each span, and does not depend on which of two
 // replicas noted what.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var one, a, b DriftHistory
 	now := begin

@@ -11,6 +11,7 @@ import (
 
 // TestIntervals: in that share of simulated streams the numbers lie in their intervals.
 func TestIntervals(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, test := range []struct{ n, m, k int }{{50, 100, 5}, {400, 100, 5}, {20, 400, 20}, {1, 19, 1}} {
 		flaggedLow, flaggedHigh := evaluation.FlaggedInterval(test.n, test.m, test.k)

@@ -15,6 +15,7 @@ import (
 // fixed calibration set it comes far more often; ranked among all scores, it keeps the
 // promise.
 func TestPromise(t *testing.T) {
+	t.Parallel()
 	const runs = 200
 	made := stream{Calibration: 400, Calm: 20_000}
 	if alarms := made.FalseAlarms(fixed, 0.01, runs/2); alarms < 6 {
@@ -30,6 +31,7 @@ func TestPromise(t *testing.T) {
 // simple jumper does (a median of 177 images) after 2,000 calm images, and nearly as
 // fast after many more.
 func TestDelay(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ calm, within int }{{0, 120}, {2000, 180}, {50_000, 260}} {
 		made := stream{Calibration: 400, Calm: test.calm, Shift: 0.5, Until: 5000}
 		delays := made.Delays(ours, 0.01, 15)
@@ -42,6 +44,7 @@ func TestDelay(t *testing.T) {
 // TestUniform: the p-values of a calm stream are uniform and independent, whatever the
 // distribution of the scores: ties, heavy tails, infinities.
 func TestUniform(t *testing.T) {
+	t.Parallel()
 	for name, score := range map[string]func(*rand.Rand) float64{
 		"normal":   func(r *rand.Rand) float64 { return 1000 + 1e-3*r.NormFloat64() },
 		"ties":     func(r *rand.Rand) float64 { return float64(r.IntN(3)) },
@@ -82,6 +85,7 @@ func TestUniform(t *testing.T) {
 
 // TestPValues are those that one counts by hand.
 func TestPValues(t *testing.T) {
+	t.Parallel()
 	grid := []float64{0, 1, 2, 3}
 	m := evaluation.NewMartingale(evaluation.DriftOptions{Grid: grid}, []float64{10, 20, 30}, 1)
 	for i, test := range []struct{ score, low, high float64 }{
@@ -96,6 +100,7 @@ func TestPValues(t *testing.T) {
 // TestDirections: the alarm comes where scores fall, where they rise, and where all
 // are equal.
 func TestDirections(t *testing.T) {
+	t.Parallel()
 	for name, score := range map[string]func(*rand.Rand) float64{
 		"fall":  func(r *rand.Rand) float64 { return r.NormFloat64() - 2 },
 		"rise":  func(r *rand.Rand) float64 { return r.NormFloat64() + 2 },
@@ -133,6 +138,7 @@ func TestDirections(t *testing.T) {
 // TestState: a martingale that is stored and read before each score goes on as one
 // that is not, and its state stays small.
 func TestState(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 7))
 	calibration := make([]float64, 400)
 	for i := range calibration {
@@ -205,6 +211,7 @@ func FuzzState(f *testing.F) {
 
 // TestFewScores: any number of calibration scores will do.
 func TestFewScores(t *testing.T) {
+	t.Parallel()
 	for n := range 20 {
 		calibration := make([]float64, n)
 		for i := range calibration {
@@ -251,6 +258,7 @@ func ExampleMartingale() {
 // TestWatch: a drift of the images of one class is found among those of all, where
 // the class has calibration scores and where it has none; a state goes on.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	classes := []string{"cat", "dog", "owl"}
 	for name, byClass := range map[string]bool{"calibrated by class": true, "calibrated together": false} {
 		rng := rand.New(rand.NewPCG(9, 9))

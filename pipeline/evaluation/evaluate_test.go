@@ -22,6 +22,7 @@ import (
 // TestEvaluateFigures checks results.csv against the scores that are written
 // beside it.
 func TestEvaluateFigures(t *testing.T) {
+	t.Parallel()
 	train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
 	train.Seeds = []uint64{0, 1}
 	out := t.TempDir()
@@ -150,6 +151,7 @@ func TestEvaluateFigures(t *testing.T) {
 }
 
 func TestEvaluateRefuses(t *testing.T) {
+	t.Parallel()
 	good := pipetest.Clouds(t, 1, 20, pipetest.TwoLabels, pipetest.Two...)
 	set := func(name string) []OODSet { return []OODSet{{Far, name, good}} }
 	tests := map[string]Options{
@@ -172,6 +174,7 @@ func TestEvaluateRefuses(t *testing.T) {
 
 // TestEvaluateSaysThatItTestsOnTrainingImages: a copy of them under another name.
 func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
+	t.Parallel()
 	for seed, leaks := range map[uint64]bool{1: true, 2: false} {
 		train := quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...))
 		var found []Leak
@@ -197,6 +200,7 @@ func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
 // OOD images and of the training set of the detector are found again. A detector's word
 // for where that set lies does not count without its content.
 func TestEvaluateComparesAllPairsOfSets(t *testing.T) {
+	t.Parallel()
 	clouds := func(seed uint64, n int) string {
 		return pipetest.Clouds(t, seed, n, pipetest.TwoLabels, pipetest.Two...)
 	}
@@ -237,6 +241,7 @@ func quick(dirs ...string) training.Options {
 
 // TestEvaluateAgainst compares an evaluation with an earlier one.
 func TestEvaluateAgainst(t *testing.T) {
+	t.Parallel()
 	opts := Options{
 		Train: quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...)), Methods: []string{"msp", "knn"}, Out: t.TempDir(),
 		ID:  pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...),

@@ -24,6 +24,7 @@ import (
 // TestEvaluateMatchesOpenOOD evaluates with the backbone's own logits and finds
 // the scores of the golden files.
 func TestEvaluateMatchesOpenOOD(t *testing.T) {
+	t.Parallel()
 	set := pipetest.OpenOOD(t)
 	golden := map[string]string{ // those without the name of the score
 		"energy": "ebo", "gen": "gen_g0.1_M100", "she-ip": "she_inner_product", "she-e": "she_euclidean",
@@ -89,6 +90,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 // is left out; scores that read what a deep network's last layer reads can be had
 // of one.
 func TestEvaluateHeads(t *testing.T) {
+	t.Parallel()
 	set := pipetest.OpenOOD(t)
 	for _, name := range []string{"train", "id", "far"} {
 		if err := os.Remove(filepath.Join(set(name), "fc_weight.npy")); err != nil {

@@ -66,6 +66,7 @@ func resized(img image.Image, width, height int) image.Image {
 
 // TestAlike: copies are found, and other pictures are not taken for them.
 func TestAlike(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(8) {
 		img := photograph(seed, 240, 180)
 		whole := pictureOf(img)

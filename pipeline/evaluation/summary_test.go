@@ -44,6 +44,7 @@ func of(t *testing.T, o SummaryOptions) *Summary {
 // variance between their means, also where the head does not whiten; the unit is the
 // deviation within a class.
 func TestMap(t *testing.T) {
+	t.Parallel()
 	centres := [][2]float64{{0, 0}, {6, 0}, {0, 4}}
 	dir := pipetest.Clouds(t, 1, 200, []int64{0, 1, 2}, centres...)
 	for name, change := range map[string]func(*training.Options){
@@ -83,6 +84,7 @@ func TestMap(t *testing.T) {
 // TestClosest: the calibration images that are listed first are those whose scores are
 // closest to the threshold, and one of them has set it.
 func TestClosest(t *testing.T) {
+	t.Parallel()
 	d := trainedSets(t, pipetest.Clouds(t, 1, 200, pipetest.TwoLabels, pipetest.Two...), nil)
 	s := of(t, SummaryOptions{Detector: d, Closest: 10})
 	if len(s.Closest) != 10 || s.Closest[0].Verdict.Score != d.Threshold || s.Closest[0].Verdict.OOD {
@@ -109,6 +111,7 @@ func TestClosest(t *testing.T) {
 // TestCountsAreThoseOfTheFile: the confusion matrix that is made of the features of an
 // older file is the one that training would have written.
 func TestCountsAreThoseOfTheFile(t *testing.T) {
+	t.Parallel()
 	dir := pipetest.Clouds(t, 1, 200, []int64{0, 1, 2}, [2]float64{0, 0}, [2]float64{0.5, 0}, [2]float64{0, 4})
 	d := trainedSets(t, dir, nil)
 	want, counts := of(t, SummaryOptions{Detector: d, FileOnly: true}), d.Training.ClassCalibration
@@ -135,6 +138,7 @@ func TestCountsAreThoseOfTheFile(t *testing.T) {
 }
 
 func TestRanks(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 150, 1000, 123456} {
 		all := ranks(n)
 		if len(all) > mostThresholds || n > 0 && (all[0] != 1 || all[len(all)-1] != n) {

@@ -68,6 +68,7 @@ func eachOf(n int) func() bool {
 }
 
 func TestTrainGoesOnFromACheckpoint(t *testing.T) {
+	t.Parallel()
 	o := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 2, 20, pipetest.TwoLabels, pipetest.Two...))
 	o.Seeds = []uint64{3, 1, 2}
 	d, _, err := Train(context.Background(), o)
@@ -127,6 +128,7 @@ func TestTrainGoesOnFromACheckpoint(t *testing.T) {
 }
 
 func TestTrainRefusesOtherCheckpoints(t *testing.T) {
+	t.Parallel()
 	main := pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...)
 	o := quick(main)
 	o.Checkpoint = filepath.Join(t.TempDir(), "c")
@@ -223,6 +225,7 @@ func TestTrainRefusesOtherCheckpoints(t *testing.T) {
 
 // TestTrainKeepsGoodHeads spoils the state of some heads, so that they diverge.
 func TestTrainKeepsGoodHeads(t *testing.T) {
+	t.Parallel()
 	o := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	o.Seeds = []uint64{3, 1, 2}
 	o.Checkpoint = filepath.Join(t.TempDir(), "c")
@@ -274,6 +277,7 @@ func TestTrainKeepsGoodHeads(t *testing.T) {
 
 // TestTrainOutlivesAFullDisk removes the folder of the checkpoint under it.
 func TestTrainOutlivesAFullDisk(t *testing.T) {
+	t.Parallel()
 	o := quick(pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...))
 	dir := filepath.Join(t.TempDir(), "gone")
 	if err := os.Mkdir(dir, 0o777); err != nil {
@@ -305,6 +309,7 @@ func TestTrainOutlivesAFullDisk(t *testing.T) {
 }
 
 func TestTrainSaysOfUnequalClasses(t *testing.T) {
+	t.Parallel()
 	far := [][2]float64{{0, 0}, {4, 0}, {0, 4}, {4, 4}, {8, 0}, {0, 8}, {8, 8}, {4, 8}, {8, 4}, {12, 0}, {0, 12}}
 	labels := []int64{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	for _, tt := range []struct {

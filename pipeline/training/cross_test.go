@@ -14,6 +14,7 @@ import (
 // TestCrossCalibration: with folds each image trains and calibrates, and no more
 // images are flagged than is proven.
 func TestCrossCalibration(t *testing.T) {
+	t.Parallel()
 	const each, folds, alpha = 15, 5, 0.2
 	flagged, judged := 0, 0
 	for seed := range uint64(6) {
@@ -58,6 +59,7 @@ func TestCrossCalibration(t *testing.T) {
 // TestFolds: each labelled row is in one fold, the sizes differ by one at most, and
 // groups stay together, of which one row calibrates.
 func TestFolds(t *testing.T) {
+	t.Parallel()
 	data, err := Open(t.Context(), quick(pipetest.Clouds(t, 1, 11, pipetest.TwoLabels, pipetest.Two...)))
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +93,7 @@ func TestFolds(t *testing.T) {
 }
 
 func TestFoldsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	dir := pipetest.Clouds(t, 1, 11, pipetest.TwoLabels, pipetest.Two...)
 	for _, n := range []int{-1, 1} {
 		o := quick(dir)

@@ -49,6 +49,7 @@ func frozenOptions(change func(*Options)) Options {
 // TestFrozenCheckpoints: the names in checkpoints, and how values are written,
 // never change. An old one is recognised, and written again it is bit-identical.
 func TestFrozenCheckpoints(t *testing.T) {
+	t.Parallel()
 	for name, f := range frozen {
 		file := filepath.Join("testdata", "checkpoint", name+".checkpoint")
 		was, states, err := readCheckpoint(file)
@@ -91,6 +92,7 @@ func TestFrozenCheckpoints(t *testing.T) {
 // x86-64 Go rounds sums of products and exponentials otherwise: what was computed
 // there and here differs by as much as a training amplifies that.
 func TestOldCheckpointsEndAlike(t *testing.T) {
+	t.Parallel()
 	if kernels.Name() != "go" {
 		again := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 		again.Env = append(os.Environ(), "MLRBFN_KERNELS=go")

@@ -52,6 +52,7 @@ func grouped(t *testing.T, seed uint64, rows, copies int, scale float64) string 
 // TestTrainKeepsGroupsTogether: copies, near copies, and rows that the pattern puts
 // together.
 func TestTrainKeepsGroupsTogether(t *testing.T) {
+	t.Parallel()
 	const rows, copies = 400, 3
 	for name, tt := range map[string]struct {
 		scale   float64
@@ -127,6 +128,7 @@ func noisy(t *testing.T, dir string) string {
 // than twice as many new rows were flagged as promised; `scripts/run promise`
 // measures it more exactly.
 func TestCopiesKeepThePromise(t *testing.T) {
+	t.Parallel()
 	const seeds, fresh = 12, 500
 	flagged := 0
 	for seed := range uint64(seeds) {
@@ -152,6 +154,7 @@ func TestCopiesKeepThePromise(t *testing.T) {
 // TestOldCheckpointKeepsItsSplit: what a program began that split by rows goes on
 // with these rows.
 func TestOldCheckpointKeepsItsSplit(t *testing.T) {
+	t.Parallel()
 	o := quick(grouped(t, 1, 60, 2, 0))
 	o.Checkpoint = filepath.Join(t.TempDir(), "checkpoint")
 	ctx := context.Background()
@@ -191,6 +194,7 @@ func TestOldCheckpointKeepsItsSplit(t *testing.T) {
 
 // TestPerClass: classes with too few calibration images are named.
 func TestPerClass(t *testing.T) {
+	t.Parallel()
 	o := quick(pipetest.Clouds(t, 1, 300, []int64{0, 1, 0}, [2]float64{0, 0}, [2]float64{4, 0}, [2]float64{0, 1}))
 	o.PerClass, o.Calibration.Fraction = true, 0.15
 	for target, few := range map[float64]bool{0.95: false, 0.98: true} {

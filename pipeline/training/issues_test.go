@@ -21,6 +21,7 @@ var some = []training.Issue{
 }
 
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "issues.csv")
 	if err := training.WriteIssues(file, some); err != nil {
 		t.Fatal(err)
@@ -45,6 +46,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
+	t.Parallel()
 	const head = "path,row,kind,score,label,suggested,other\n"
 	for name, tt := range map[string]struct{ text, says string }{
 		"empty":         {"", "first line"},
@@ -80,6 +82,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestLabels(t *testing.T) {
+	t.Parallel()
 	dir := pipetest.Clouds(t, 1, 2, []int64{0, 1, 0}, [2]float64{0, 0}, [2]float64{4, 0}, [2]float64{0, 4})
 	set, err := features.Open(dir)
 	if err != nil {

@@ -75,6 +75,7 @@ func TestOptionsOf(t *testing.T) {
 // TestKeep: what a detector set aside stays so when images are added, copies of its
 // images follow them, and the others are divided.
 func TestKeep(t *testing.T) {
+	t.Parallel()
 	const d = 2
 	first := pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...)
 	old, _, err := Train(t.Context(), quick(first))

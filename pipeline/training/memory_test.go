@@ -16,6 +16,7 @@ import (
 // comes out that tells the classes apart, says so, is bit-identical whether
 // or not it was interrupted, and with whatever memory it goes on; no file stays.
 func TestTrainBeyondMemory(t *testing.T) {
+	t.Parallel()
 	for name, network := range map[string]head.Config{"residual": pipetest.SmallResidual, "paper": pipetest.SmallPaper} {
 		t.Run(name, func(t *testing.T) {
 			o := quick(pipetest.Clouds(t, 1, 600, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 2, 200, pipetest.TwoLabels, pipetest.Two...))

@@ -14,6 +14,7 @@ import (
 // TestTrainComparesProbes: sets for which the model gave other features are not trained,
 // validated or calibrated on together.
 func TestTrainComparesProbes(t *testing.T) {
+	t.Parallel()
 	classes := []string{"a", "b"}
 	set := func(shift float32) string {
 		dir := filepath.Join(t.TempDir(), "set")

@@ -12,6 +12,7 @@ import (
 // TestRecalls: a small class that the head never gives is seen in its recall and
 // in the balanced accuracy, and hidden in the accuracy.
 func TestRecalls(t *testing.T) {
+	t.Parallel()
 	labels := []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1} // the last cloud lies on the first
 	clouds := [][2]float64{{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}}
 	o := quick(pipetest.Clouds(t, 1, 20, labels, clouds...))
@@ -40,6 +41,7 @@ func TestRecalls(t *testing.T) {
 
 // TestOneClass: of one class there is no accuracy and nothing to warn of.
 func TestOneClass(t *testing.T) {
+	t.Parallel()
 	for scores, want := range map[string]string{"": detector.HeadScore, "knn": "knn", detector.HeadScore: detector.HeadScore, "mds": "mds"} {
 		o := quick(pipetest.Clouds(t, 1, 300, []int64{0}, [2]float64{4, 0}))
 		o.Score = scores
@@ -64,6 +66,7 @@ func TestOneClass(t *testing.T) {
 
 // TestFewCalibrationImages: the advice, when followed, gives a threshold.
 func TestFewCalibrationImages(t *testing.T) {
+	t.Parallel()
 	o := quick(pipetest.Clouds(t, 1, 30, pipetest.TwoLabels, pipetest.Two...))
 	_, result, err := Train(t.Context(), o)
 	if err != nil {

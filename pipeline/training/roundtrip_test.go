@@ -14,6 +14,7 @@ import (
 // TestAblatedDetectorRoundTrip trains heads without one of the paper's steps;
 // read again, they say the same, and not what a head with that step says.
 func TestAblatedDetectorRoundTrip(t *testing.T) {
+	t.Parallel()
 	points := pipetest.Clouds(t, 1, 40, pipetest.TwoLabels, pipetest.Two...)
 	for name, change := range map[string]func(*head.Paper){
 		"depression":  func(c *head.Paper) { c.NoDepression = true },

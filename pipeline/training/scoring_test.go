@@ -26,6 +26,7 @@ func defaultHead(features string) Options {
 // A detector that judges by another score says the same after a save, image by
 // image and all at once, and its p-values and threshold are of that score.
 func TestTrainScores(t *testing.T) {
+	t.Parallel()
 	set := pipetest.OpenOOD(t)
 	fresh, _, err := npy.Read[float32](filepath.Join(set("id"), "features.npy"))
 	if err != nil {
@@ -82,6 +83,7 @@ func TestTrainScores(t *testing.T) {
 // The parts of an ensemble have the mean 0 and the deviation 1 on the validation
 // rows, the heads' own 2, and an image's score is their sum.
 func TestEnsembleScale(t *testing.T) {
+	t.Parallel()
 	set := pipetest.OpenOOD(t)
 	opts := defaultHead(set("train"))
 	opts.Score = "ensemble(mlrbfn,mds,gen)"
@@ -157,6 +159,7 @@ func betaBinomial(m, k, n int) (low, high int) {
 // of the others that is flagged lies within the interval that it should, and the
 // rate in the long run, for which all of them stand, in FalseAlarms'.
 func TestFalseAlarms(t *testing.T) {
+	t.Parallel()
 	set := pipetest.OpenOOD(t)
 	opts := defaultHead(set("train"))
 	opts.Calibration.None = true
@@ -208,6 +211,7 @@ func TestFalseAlarms(t *testing.T) {
 // in-distribution to it than new ones of the same kind: calibrated on them, more
 // are flagged than was promised. That is what features of others are for.
 func TestCalibrationNeedsNewImages(t *testing.T) {
+	t.Parallel()
 	set := pipetest.OpenOOD(t)
 	opts := defaultHead(set("train"))
 	opts.Calibration.Fraction = 0.2

@@ -29,6 +29,7 @@ func rows(train, validation, calibration, unlabelled int) detector.RowCount {
 }
 
 func TestTrainSharesOutTheRows(t *testing.T) {
+	t.Parallel()
 	main, extra := pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 2, 20, pipetest.TwoLabels, pipetest.Two...)
 	unlabelled := pipetest.Clouds(t, 3, 60, nil, pipetest.Two...)
 	mixed := pipetest.Clouds(t, 4, 50, []int64{0, 1, -1}, [2]float64{0, 0}, [2]float64{4, 0}, [2]float64{9, 9})
@@ -114,6 +115,7 @@ func TestTrainSharesOutTheRows(t *testing.T) {
 // TestTrainSaysThatItLearnedNothing: of features that are all the same no head
 // can tell three classes apart; of one class there is nothing to tell.
 func TestTrainSaysThatItLearnedNothing(t *testing.T) {
+	t.Parallel()
 	same := [2]float64{1e12, 1e12} // where the noise is lost in float32
 	for _, labels := range [][]int64{{0}, {0, 1, 2}} {
 		centres := slices.Repeat([][2]float64{same}, len(labels))
@@ -130,6 +132,7 @@ func TestTrainSaysThatItLearnedNothing(t *testing.T) {
 }
 
 func TestTrainRefuses(t *testing.T) {
+	t.Parallel()
 	good, unlabelled := pipetest.Clouds(t, 1, 20, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 1, 20, nil, pipetest.Two...)
 	nan := pipetest.Clouds(t, 1, 20, pipetest.TwoLabels, pipetest.Two...)
 	if err := npy.WriteFile(filepath.Join(nan, "features.npy"), append(make([]float32, 79), float32(math.NaN())), 40, 2); err != nil {

@@ -14,6 +14,7 @@ import (
 // TestOpenTraining: a detector finds the features that it was trained on, moved or
 // not, and takes no others for them.
 func TestOpenTraining(t *testing.T) {
+	t.Parallel()
 	one := pipetest.Clouds(t, 1, 60, []int64{0, -1, 2}, [2]float64{0, 0}, [2]float64{9, 9}, [2]float64{4, 0})
 	two := pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...)
 	held, calibration := pipetest.Clouds(t, 3, 20, pipetest.TwoLabels, pipetest.Two...), pipetest.Clouds(t, 4, 20, nil, pipetest.Two...)

@@ -80,7 +80,7 @@ func main() {
 		entry := all[name]
 		entry.Threshold, entry.Verdicts = marshal(d.Threshold), nil
 		for _, v := range d.Verdicts(rows) {
-			entry.Verdicts = append(entry.Verdicts, marshal(v))
+			entry.Verdicts = append(entry.Verdicts, marshal(frozen(v)))
 		}
 		all[name] = entry
 	}
@@ -90,6 +90,15 @@ func main() {
 			name, all[name].Threshold, bytes.Join(raw(all[name].Verdicts), []byte(",\n  "))))
 	}
 	check(os.WriteFile(verdicts, []byte("{\n"+strings.Join(entries, ",\n")+"\n}\n"), 0o666))
+}
+
+// frozen is a verdict as the file has it.
+type frozen struct {
+	Class             string
+	Label             int
+	Confidence, Score float64
+	OOD               bool
+	PValue            float64
 }
 
 // marshal returns a value as JSON in the style of verdicts.json.
