@@ -85,7 +85,7 @@ var (
 	// ErrOtherShard says that a set is not the wanted part of a whole.
 	ErrOtherShard = errors.New("another shard than the one that was asked for")
 	// ErrLocked says that another process is writing to the set.
-	ErrLocked = errors.New("another extraction is writing to it")
+	ErrLocked = disk.ErrLocked
 )
 
 // Meta is features.json. A set of another program has only N, D and Classes.

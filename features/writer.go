@@ -177,16 +177,7 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 		dir = target
 	}
 	w := &Writer{dir: dir, header: header, options: options, known: map[string]location{}, sources: map[string]*record{}}
-	const most = 8 // runs at a time
-	for n := range most {
-		if w.work = partialDir(dir); n > 0 {
-			w.work += fmt.Sprint("-", n+1)
-		}
-		if w.lock, err = acquire(w.work); !options.Speculate || !errors.Is(err, ErrLocked) {
-			break
-		}
-	}
-	if err != nil {
+	if w.work, w.lock, err = disk.LockRun(partialDir(dir), options.Speculate, acquire); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := w.tidy(); err != nil {
@@ -198,44 +189,17 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 // acquire creates the folder and locks it. A folder with files but without a lock
 // was not made by this package.
 func acquire(partial string) (*flock.Flock, error) {
-	for {
-		entries, err := os.ReadDir(partial)
-		if disk.Busy(err) {
-			return nil, ErrLocked // a run that is finishing removes it
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
-			return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or write to another folder", partial, ErrNotSet)
-		}
-		if err := os.MkdirAll(partial, 0o777); err != nil {
-			return nil, err
-		}
-		lock := flock.New(filepath.Join(partial, lockFile))
-		ok, err := lock.TryLock()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed, just now, by a run that has finished
-		}
-		if disk.Busy(err) {
-			return nil, ErrLocked
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return nil, ErrLocked
-		}
-		// The same may have happened between opening and locking.
-		held, heldErr := lock.Stat()
-		there, thereErr := os.Stat(lock.Path())
-		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
-			return lock, nil
-		}
-		if err := lock.Close(); err != nil {
-			return nil, err
-		}
+	entries, err := os.ReadDir(partial)
+	if disk.Busy(err) {
+		return nil, ErrLocked // a run that is finishing removes it
 	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
+		return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or write to another folder", partial, ErrNotSet)
+	}
+	return disk.Lock(filepath.Join(partial, lockFile))
 }
 
 func (w *Writer) partial(name string) string { return filepath.Join(w.work, name) }

@@ -20,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -150,28 +151,15 @@ func partOfBefore(ctx context.Context, set *features.Bucket, opts ExtractOptions
 // locks it.
 func placeFor(url string, cache string, shard features.Shard, speculate bool) (place string, release func() error, err error) {
 	sum := sha256.Sum256([]byte(url))
-	if err := os.MkdirAll(cache, 0o777); err != nil {
+	place = filepath.Join(cache, fmt.Sprintf("%s-%d-of-%d", hex.EncodeToString(sum[:8]), shard.Index, shard.Count))
+	place, lock, err := disk.LockRun(place, speculate, func(place string) (*flock.Flock, error) { return disk.Lock(place + ".lock") })
+	if errors.Is(err, features.ErrLocked) {
+		err = fmt.Errorf("shard %s of %s: %w", shard, url, err)
+	}
+	if err != nil {
 		return "", nil, err
 	}
-	most := 1 // runs at a time
-	if speculate {
-		most = 8
-	}
-	for n := range most {
-		place = filepath.Join(cache, fmt.Sprintf("%s-%d-of-%d", hex.EncodeToString(sum[:8]), shard.Index, shard.Count))
-		if n > 0 {
-			place += fmt.Sprint("-", n+1)
-		}
-		lock := flock.New(place + ".lock")
-		ok, err := lock.TryLock()
-		if err != nil {
-			return "", nil, err
-		}
-		if ok {
-			return place, lock.Close, os.MkdirAll(place, 0o777)
-		}
-	}
-	return "", nil, fmt.Errorf("shard %s of %s: %w", shard, url, features.ErrLocked)
+	return place, lock.Close, os.MkdirAll(place, 0o777)
 }
 
 // inputsOf identifies all that a set is made of.

@@ -289,42 +289,6 @@ type Elsewhere struct {
 	Fetch func(file string) error
 }
 
-// claim locks the part, or, to speculate, makes room for one more run that makes it.
-func (w *VerdictWriter) claim(speculate bool) error {
-	const most = 8 // runs at a time
-	for n := 1; w.lock == nil; {
-		if w.partialDir = w.base + ".partial"; n > 1 {
-			w.partialDir += fmt.Sprint("-", n)
-		}
-		if err := os.MkdirAll(w.partialDir, 0o777); err != nil {
-			return err
-		}
-		lock := flock.New(w.partial("lock"))
-		ok, err := lock.TryLock()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed just now by a run that has finished
-		}
-		if err == nil && !ok && speculate && n < most {
-			n++
-			continue
-		}
-		if err == nil && !ok {
-			err = fmt.Errorf("%s: %w", w.base, features.ErrLocked)
-		}
-		if err != nil {
-			return err
-		}
-		held, heldErr := lock.Stat()
-		there, thereErr := os.Stat(lock.Path())
-		if heldErr == nil && thereErr == nil && os.SameFile(held, there) {
-			w.lock = lock
-		} else if err := lock.Close(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // CreateVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
 // run, known is asked for each in turn whether the next image has this path; from the
 // first on that it denies they are made again. So is a part of other images, by path, size
@@ -344,7 +308,11 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 	}
 	work.Shard = shard.String()
 	w := &VerdictWriter{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
-	if err := w.claim(o.Speculate); err != nil {
+	w.partialDir, w.lock, err = disk.LockRun(w.base+".partial", o.Speculate, func(dir string) (*flock.Flock, error) { return disk.Lock(filepath.Join(dir, "lock")) })
+	if errors.Is(err, features.ErrLocked) {
+		err = fmt.Errorf("%s: %w", w.base, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
