@@ -10,6 +10,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // AddOptions says which images to add to what a detector knows.
@@ -54,27 +55,12 @@ type Addition struct {
 	Notes   []string           // what is not as it was in the old training
 }
 
-// AddedClass says whether a class that images were added to is known now.
-type AddedClass struct {
-	Class         string `json:"class"`
-	New           bool   `json:"new"` // the old detector did not know it
-	Features      string `json:"features"`
-	Images        int    `json:"images"`         // with features
-	FlaggedBefore int    `json:"flagged_before"` // of Images, by the old detector
-	HeldOut       int    `json:"held_out"`       // of Images, that the new detector was not trained on
-	Right         int    `json:"right"`          // of HeldOut, given the class
-	FlaggedAfter  int    `json:"flagged_after"`  // of HeldOut
-}
-
-// ChangedClass compares two detectors on the same images.
-type ChangedClass struct {
-	Class         string `json:"class"`
-	Images        int    `json:"images"`
-	RightBefore   int    `json:"right_before"`
-	RightAfter    int    `json:"right_after"`
-	FlaggedBefore int    `json:"flagged_before"`
-	FlaggedAfter  int    `json:"flagged_after"`
-}
+type (
+	// AddedClass says how a class that images were added to was known before, and is now.
+	AddedClass = report.AddedClass
+	// ChangedClass compares two detectors on the same images.
+	ChangedClass = report.ChangedClass
+)
 
 // Add trains a detector anew with more images, of classes that it knows or of new
 // ones. Only the new images go through the model; the features of the others are those
@@ -195,11 +181,7 @@ func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, ro
 	for i, r := range rows {
 		class := label(r)
 		for _, c := range []*ChangedClass{&a.All, &a.Classes[slices.Index(before.Classes, class)]} {
-			c.Images++
-			c.RightBefore += one(was[i].Class == class)
-			c.RightAfter += one(is[i].Class == class)
-			c.FlaggedBefore += one(was[i].OOD)
-			c.FlaggedAfter += one(is[i].OOD)
+			detector.Count(&c.Tally, class, was[i], is[i])
 		}
 	}
 	return nil

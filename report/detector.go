@@ -48,8 +48,9 @@ type DetectorClass struct {
 
 // Confusion says how many validation images of a class are given a class.
 type Confusion struct {
-	Label, Given string
-	Images       int
+	Label  string `json:"label"`
+	Given  string `json:"given"`
+	Images int    `json:"images"`
 }
 
 // HeldOutClass says how well a class would be noticed if it were new.
@@ -62,8 +63,9 @@ type HeldOutClass struct {
 	Curve    []float64 // at Detector.CurveLevels; nil if unknown
 }
 
-// FalseAlarms is the cost of a threshold: the share of in-distribution images that are
-// flagged, with an interval.
+// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
+// flagged, and the interval that holds the long-run share for these calibration
+// images with a chance of 95%.
 type FalseAlarms struct{ Threshold, Share, Low, High float64 }
 
 // EpochMean holds the mean metrics of the heads after an epoch.
@@ -108,23 +110,33 @@ type Change struct {
 	AUROCBefore, AUROCAfter float64
 }
 
-// AddedClass says whether a class that images were added to is known now.
+// AddedClass says how a class that images were added to was known before, and is now.
 type AddedClass struct {
-	Name           string
-	New            bool // the old detector did not know it
-	Images         int  // that were added
-	FlaggedBefore  int  // of them, by the old detector
-	HeldOut, Right int  // of the added images, that were not trained on, and those given the class
-	FlaggedAfter   int  // of HeldOut
+	Class         string `json:"class"`
+	New           bool   `json:"new"` // the old detector did not know it
+	Features      string `json:"features"`
+	Images        int    `json:"images"`         // with features
+	FlaggedBefore int    `json:"flagged_before"` // of Images, by the old detector
+	HeldOut       int    `json:"held_out"`       // of Images, that the new detector was not trained on
+	Right         int    `json:"right"`          // of HeldOut, given the class
+	FlaggedAfter  int    `json:"flagged_after"`  // of HeldOut
 }
 
-// ChangedClass compares the detectors on images that neither was trained on.
+// ChangedClass compares two detectors on images that neither was trained on.
 type ChangedClass struct {
-	Name                        string
-	Images                      int
-	RightBefore, RightAfter     int
-	FlaggedBefore, FlaggedAfter int
-	AUROCBefore, AUROCAfter     float64 // of class hold-out; NaN if unknown
+	Tally
+	AUROCBefore float64 `json:"-"` // of class hold-out; NaN if unknown
+	AUROCAfter  float64 `json:"-"`
+}
+
+// Tally counts the images of a class by two detectors.
+type Tally struct {
+	Class         string `json:"class,omitempty"`
+	Images        int    `json:"images"`
+	RightBefore   int    `json:"right_before"`
+	RightAfter    int    `json:"right_after"`
+	FlaggedBefore int    `json:"flagged_before"`
+	FlaggedAfter  int    `json:"flagged_after"`
 }
 
 // CheckDetector returns an error if WriteDetector could not write to the file. Call it

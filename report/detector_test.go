@@ -50,8 +50,8 @@ func shownDetector(classes int) Detector {
 	}
 	d.Change = &Change{
 		Old: "old <one>", Note: "Compared on some.", AUROCBefore: 0.9, AUROCAfter: math.NaN(),
-		Added: []AddedClass{{Name: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
-		All:   ChangedClass{Name: "all", Images: 8, RightBefore: 7, RightAfter: 6, AUROCBefore: math.NaN(), AUROCAfter: 0.5},
+		Added: []AddedClass{{Class: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
+		All:   ChangedClass{Tally: Tally{Class: "all", Images: 8, RightBefore: 7, RightAfter: 6}, AUROCBefore: math.NaN(), AUROCAfter: 0.5},
 	}
 	return d
 }

@@ -54,7 +54,7 @@ func (v *detectorView) change() {
 	v.AddedTable = &table{Caption: "The images that were added", Head: "class",
 		Columns: []string{"images added", "flagged before", "not trained on", "given the class now", "flagged now"}}
 	for _, a := range c.Added {
-		name := a.Name
+		name := a.Class
 		if a.New {
 			name += " (new)"
 		}
@@ -69,7 +69,7 @@ func (v *detectorView) change() {
 		v.ChangeTable.Columns = append(v.ChangeTable.Columns, "AUROC if new, before", "AUROC if new, now")
 	}
 	for _, class := range all {
-		row := tableRow{class.Name, []tableCell{countCell(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
+		row := tableRow{class.Class, []tableCell{countCell(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
 			ofCell(class.FlaggedBefore, class.Images), ofCell(class.FlaggedAfter, class.Images)}}
 		if assessed {
 			row.Cells = append(row.Cells, aurocCell(class.AUROCBefore), aurocCell(class.AUROCAfter))

@@ -215,18 +215,12 @@ func (a *addFlags) change(change *pipeline.Addition, now *pipeline.Detector) *re
 		}
 		return d.Assessment.AUROC
 	}
-	page := &report.Change{Old: filepath.Base(*a.file), Note: fmt.Sprintf("The classes that were known are compared on the same %s images, which neither detector was trained on.", change.HeldOut)}
-	for _, added := range change.Added {
-		page.Added = append(page.Added, report.AddedClass{Name: added.Class, New: added.New, Images: added.Images, FlaggedBefore: added.FlaggedBefore,
-			HeldOut: added.HeldOut, Right: added.Right, FlaggedAfter: added.FlaggedAfter})
-	}
-	line := func(c pipeline.ChangedClass, before, after float64) report.ChangedClass {
-		return report.ChangedClass{Name: c.Class, Images: c.Images, RightBefore: c.RightBefore, RightAfter: c.RightAfter,
-			FlaggedBefore: c.FlaggedBefore, FlaggedAfter: c.FlaggedAfter, AUROCBefore: before, AUROCAfter: after}
-	}
-	page.All = line(change.All, mean(a.old), mean(now))
-	for _, c := range change.Classes {
-		page.Classes = append(page.Classes, line(c, auroc(a.old, c.Class), auroc(now, c.Class)))
+	page := &report.Change{Old: filepath.Base(*a.file), Added: change.Added, All: change.All, Classes: slices.Clone(change.Classes),
+		Note: fmt.Sprintf("The classes that were known are compared on the same %s images, which neither detector was trained on.", change.HeldOut)}
+	page.All.AUROCBefore, page.All.AUROCAfter = mean(a.old), mean(now)
+	for i := range page.Classes {
+		c := &page.Classes[i]
+		c.AUROCBefore, c.AUROCAfter = auroc(a.old, c.Class), auroc(now, c.Class)
 	}
 	if kept {
 		page.Note += " The AUROC now of a class without one was not computed again."

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Names of the JSON object that show prints.
@@ -12,7 +13,7 @@ type (
 		Detector    string               `json:"detector"`
 		Out         string               `json:"out,omitempty"`
 		Classes     []summaryClassJSON   `json:"classes"`
-		Confusion   []confusionJSON      `json:"confusion"` // of validation images
+		Confusion   []report.Confusion   `json:"confusion"` // of validation images
 		Threshold   *float64             `json:"threshold"`
 		TargetTPR   float64              `json:"target_tpr"`
 		FalseAlarms *[2]float64          `json:"false_alarms"`
@@ -36,17 +37,12 @@ type (
 		Right       *float64 `json:"right"`
 		Flagged     *float64 `json:"flagged"`
 	}
-	confusionJSON struct {
-		Label  string `json:"label"`
-		Given  string `json:"given"`
-		Images int    `json:"images"`
-	}
 )
 
 func (c *command) summaryJSON(s *pipeline.Summary, file, out string) summaryJSON {
 	d := s.Detector
 	j := summaryJSON{
-		Detector: file, Out: out, Classes: []summaryClassJSON{}, Confusion: []confusionJSON{}, TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Score: d.ScoreName(),
+		Detector: file, Out: out, Classes: []summaryClassJSON{}, Confusion: confusionOf(s), TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Score: d.ScoreName(),
 		Assessment: d.Assessment, Seeds: d.Seeds, Rows: d.Training.Rows, Model: d.Source.Model, ModelSHA256: d.Source.SHA256, Fingerprint: d.Source.Fingerprint,
 		Features: append([]pipeline.TrainSet{}, d.Training.Sets...), Tool: d.Training.Tool, Command: trainLine(d, file), Missing: []string{},
 	}
@@ -68,11 +64,6 @@ func (c *command) summaryJSON(s *pipeline.Summary, file, out string) summaryJSON
 	for _, class := range s.Classes {
 		j.Classes = append(j.Classes, summaryClassJSON{class.Name, known(class.Train), known(class.Validation), known(class.Calibration),
 			number(share(class.Right, class.Validation)), number(share(class.Flagged.Flagged, class.Flagged.Images))})
-	}
-	if s.Validation != nil {
-		for _, cell := range s.Validation.Confusion {
-			j.Confusion = append(j.Confusion, confusionJSON{d.Classes[cell.Label], d.Classes[cell.Given], cell.Images})
-		}
 	}
 	for _, err := range s.Missing {
 		j.Missing = append(j.Missing, c.advise(err).Error())

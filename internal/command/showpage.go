@@ -32,7 +32,7 @@ func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.
 		Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
 		Commands: []string{trainLine(d, file)}, Facts: detectorFacts(d),
 		Levels: acceptedAlarms, Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR,
-		Change: change,
+		Confusion: confusionOf(s), FalseAlarms: s.FalseAlarms, Closest: s.Closest, Change: change,
 	}
 	if note := corrected(d); note != "" {
 		page.Notes = append(page.Notes, sentence(note))
@@ -53,22 +53,22 @@ func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.
 		page.CurveLevels = a.FalseAlarms
 		page.Mean = report.HeldOutClass{AUROC: a.AUROC, Caught: caughtAt(a.CaughtAt, a.Caught), Curve: a.Curve}
 	}
-	if s.Validation != nil {
-		for _, cell := range s.Validation.Confusion {
-			page.Confusion = append(page.Confusion, report.Confusion{Label: d.Classes[cell.Label], Given: d.Classes[cell.Given], Images: cell.Images})
-		}
-	}
-	for _, f := range s.FalseAlarms {
-		page.FalseAlarms = append(page.FalseAlarms, report.FalseAlarms(f))
-	}
 	page.History = historyOf(d)
 	if m := s.Map; m != nil {
 		page.Map = mapOf(d, m)
 	}
-	for _, close := range s.Closest {
-		page.Closest = append(page.Closest, report.ClosestImage{Image: close.Image, Score: close.Verdict.Score, Threshold: close.Threshold, Given: close.Verdict.Class, OOD: close.Verdict.OOD})
-	}
 	return page
+}
+
+// confusionOf says which classes validation images are given.
+func confusionOf(s *pipeline.Summary) []report.Confusion {
+	all := []report.Confusion{}
+	if s.Validation != nil {
+		for _, cell := range s.Validation.Confusion {
+			all = append(all, report.Confusion{Label: s.Detector.Classes[cell.Label], Given: s.Detector.Classes[cell.Given], Images: cell.Images})
+		}
+	}
+	return all
 }
 
 // sentence makes a sentence of the text of an error.

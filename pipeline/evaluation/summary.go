@@ -37,10 +37,10 @@ type Summary struct {
 	Validation *detector.Validation // nil without
 	// FalseAlarms is the cost of each threshold, ascending, thinned to some
 	// hundred; nil for a detector with thresholds by class, or with folds.
-	FalseAlarms []FalseAlarms
-	Map         *SummaryMap // nil without feature sets
-	Closest     []Closest   // calibration images by their distance from the threshold; nil likewise
-	Missing     []error     // what is not known, and why; see options.Error
+	FalseAlarms []report.FalseAlarms
+	Map         *SummaryMap           // nil without feature sets
+	Closest     []report.ClosestImage // calibration images by their distance from the threshold; nil likewise
+	Missing     []error               // what is not known, and why; see options.Error
 
 	data *detector.TrainingData
 	own  []*features.Set // calibration features of their own
@@ -55,11 +55,6 @@ type SummaryClass struct {
 	Assessed                       *detector.AssessedClass // nil without class hold-out
 }
 
-// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
-// flagged, and the interval that holds the long-run share for these calibration
-// images with a chance of 95%.
-type FalseAlarms struct{ Threshold, Share, Low, High float64 }
-
 // SummaryPart says what an image was used for.
 type SummaryPart string
 
@@ -69,13 +64,6 @@ const (
 	Calibrating SummaryPart = "calibration"
 	LeftOut     SummaryPart = "left out"
 )
-
-// Closest is a calibration image and how far it is from the threshold.
-type Closest struct {
-	Image     report.Image
-	Verdict   detector.Verdict
-	Threshold float64 // that the image was compared with
-}
 
 // Summarise summarises a detector. Close the result when its images are no longer read.
 func Summarise(ctx context.Context, o SummaryOptions) (_ *Summary, err error) {
@@ -239,10 +227,10 @@ func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptio
 	if len(rows) > mostJudged {
 		s.missing("the images closest to the threshold are those of every n-th calibration image, %d in all", mostJudged)
 	}
-	var all []Closest
+	var all []report.ClosestImage
 	var at []int
 	err := s.judge(ctx, row, features.Every(rows, mostJudged), func(row int, v detector.Verdict) {
-		all, at = append(all, Closest{Verdict: v, Threshold: d.ThresholdOf(v.Label)}), append(at, row)
+		all, at = append(all, report.ClosestImage{Score: v.Score, Threshold: d.ThresholdOf(v.Label), Given: v.Class, OOD: v.OOD}), append(at, row)
 	})
 	if err != nil {
 		return err
@@ -251,7 +239,7 @@ func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptio
 	for i := range order {
 		order[i] = i
 	}
-	away := func(i int) float64 { return math.Abs(all[i].Verdict.Score - all[i].Threshold) }
+	away := func(i int) float64 { return math.Abs(all[i].Score - all[i].Threshold) }
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(away(a), away(b)) })
 	for _, i := range order[:min(len(order), o.Closest)] {
 		c := all[i]
@@ -315,7 +303,7 @@ func (s *Summary) falseAlarms() {
 	}
 	for _, rank := range ranks(n) {
 		low, high := detector.FalseAlarmInterval(rank, n)
-		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
+		s.FalseAlarms = append(s.FalseAlarms, report.FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
 	}
 }
 

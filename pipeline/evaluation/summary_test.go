@@ -87,12 +87,12 @@ func TestClosest(t *testing.T) {
 	t.Parallel()
 	d := trainedSets(t, pipetest.Clouds(t, 1, 200, pipetest.TwoLabels, pipetest.Two...), nil)
 	s := of(t, SummaryOptions{Detector: d, Closest: 10})
-	if len(s.Closest) != 10 || s.Closest[0].Verdict.Score != d.Threshold || s.Closest[0].Verdict.OOD {
+	if len(s.Closest) != 10 || s.Closest[0].Score != d.Threshold || s.Closest[0].OOD {
 		t.Errorf("%+v", s.Closest)
 	}
 	last := 0.
 	for _, c := range s.Closest {
-		away := math.Abs(c.Verdict.Score - d.Threshold)
+		away := math.Abs(c.Score - d.Threshold)
 		if away < last || c.Threshold != d.Threshold || c.Image.Path == "" {
 			t.Errorf("%+v after one that is %g away", c, last)
 		}

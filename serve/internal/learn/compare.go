@@ -10,6 +10,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -35,14 +36,7 @@ type Tallied struct {
 }
 
 // Tally counts the images of a class by two detectors.
-type Tally struct {
-	Class         string `json:"class,omitempty"`
-	Images        int    `json:"images"`
-	RightBefore   int    `json:"right_before"`
-	RightAfter    int    `json:"right_after"`
-	FlaggedBefore int    `json:"flagged_before"`
-	FlaggedAfter  int    `json:"flagged_after"`
-}
+type Tally = report.Tally
 
 // Change is an image of which two detectors say different things.
 type Change struct {
@@ -108,11 +102,7 @@ func tally(labels []string, was, is []detector.Verdict, named func(int) Change) 
 			t.Classes = append(t.Classes, Tally{Class: class})
 		}
 		for _, to := range []*Tally{&t.All, &t.Classes[at[class]]} {
-			to.Images++
-			to.RightBefore += count(was[i].Class == class)
-			to.RightAfter += count(is[i].Class == class)
-			to.FlaggedBefore += count(was[i].OOD)
-			to.FlaggedAfter += count(is[i].OOD)
+			detector.Count(to, class, was[i], is[i])
 		}
 		if differ(was[i], is[i]) && len(t.Changes) < mostListed {
 			c := named(i)
