@@ -17,28 +17,41 @@ type Drift struct {
 	Notes    []string
 	Commands []string
 	Facts    []Fact
-	Parts    []DriftPart  // of the course, in order
-	Classes  []DriftClass // that images were given
+	Parts    []DriftPart // of the course, in order
+	// Threshold is the log wealth that raises the alarm.
+	Threshold float64
+	Classes   []DriftClass // that images were given
 
 }
 
 // DriftPart is some images in a row. Intervals hold 95% of such parts if images are like
 // the calibration images; nil where that is not known.
 type DriftPart struct {
-	From, To  int    // numbers of the images, from 1 on
-	Begin     string // time of the first
-	Flagged   float64
-	Expected  *[2]float64
-	MeanP     float64
-	ExpectedP *[2]float64
-	Evidence  float64 // after the last image; 1 raises the alarm
-	// Classes are the numbers of images that were given each class, and ExpectedClasses the
-	// intervals of their shares; nil where these are not known.
-	Classes         map[string]int
-	ExpectedClasses map[string][2]float64
+	From      int            `json:"from"` // the first, from 1 on
+	To        int            `json:"to"`
+	Begin     string         `json:"begin,omitempty"` // time of the first
+	OOD       int            `json:"ood"`
+	Expected  *[2]float64    `json:"flagged_interval"` // of the share of OOD images
+	MeanP     float64        `json:"mean_p_value"`
+	ExpectedP *[2]float64    `json:"mean_p_value_interval"`
+	LogWealth float64        `json:"log_wealth"` // after the last image
+	Classes   map[string]int `json:"classes"`    // that images were given
+	// ExpectedClasses are the intervals of the shares of classes; nil where the calibration
+	// images have no labels.
+	ExpectedClasses map[string][2]float64 `json:"class_intervals"`
 }
 
 func (p *DriftPart) images() int { return p.To - p.From + 1 }
+
+// Name names the images of the part.
+func (p *DriftPart) Name() string {
+	if p.From == p.To {
+		return fmt.Sprint(p.From)
+	}
+	return fmt.Sprintf("%d–%d", p.From, p.To)
+}
+
+func (p *DriftPart) flagged() float64 { return float64(p.OOD) / float64(p.images()) }
 
 func (p *DriftPart) share(class string) float64 {
 	return float64(p.Classes[class]) / float64(p.images())
@@ -76,7 +89,7 @@ func WriteDrift(file string, d Drift) error {
 	}}
 	if len(d.Parts) > 1 {
 		v.Charts = []*figure{{Chart: d.evidence()},
-			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", func(p DriftPart) (float64, *[2]float64) { return p.Flagged, p.Expected })},
+			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", func(p DriftPart) (float64, *[2]float64) { return p.flagged(), p.Expected })},
 			{Chart: d.chart("mean-p", "Mean p-value", "mean p-value, %", func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}}
 		if len(d.Classes) > 1 {
 			v.Charts = append(v.Charts, &figure{Chart: d.classes()})
@@ -107,8 +120,8 @@ func (d *Drift) evidence() Chart {
 	highest := 0.0
 	points := []metrics.Point{{X: c.X.Min}}
 	for _, p := range d.Parts {
-		highest = max(highest, p.Evidence)
-		points = append(points, metrics.Point{X: float64(p.To), Y: min(max(p.Evidence, 0), mostEvidence)})
+		highest = max(highest, p.LogWealth/d.Threshold)
+		points = append(points, metrics.Point{X: float64(p.To), Y: min(max(p.LogWealth/d.Threshold, 0), mostEvidence)})
 	}
 	c.Y.Max = max(c.Y.Max, min(highest, mostEvidence))
 	c.Text = fmt.Sprintf("The highest evidence is %.0f%% of what raises the alarm.", 100*highest)
@@ -216,12 +229,8 @@ func (v *driftView) tables(d Drift) {
 	plain := func(text string) tableCell { return tableCell{Mean: text, Sort: text} }
 	v.Parts = table{Caption: "Parts of the course", Head: "images", Columns: []string{"from", "flagged, %", "expected", "mean p-value, %", "expected", "evidence, %"}}
 	for _, p := range d.Parts {
-		name := fmt.Sprintf("%d–%d", p.From, p.To)
-		if p.From == p.To {
-			name = fmt.Sprint(p.From)
-		}
-		v.Parts.Rows = append(v.Parts.Rows, tableRow{name, []tableCell{plain(p.Begin), share(p.Flagged, p.Expected), bounds(p.Expected), share(p.MeanP, p.ExpectedP), bounds(p.ExpectedP),
-			{Mean: percent(max(p.Evidence, 0)), Sort: fmt.Sprint(p.Evidence), Wrong: p.Evidence >= 1}}})
+		v.Parts.Rows = append(v.Parts.Rows, tableRow{p.Name(), []tableCell{plain(p.Begin), share(p.flagged(), p.Expected), bounds(p.Expected), share(p.MeanP, p.ExpectedP), bounds(p.ExpectedP),
+			{Mean: percent(max(p.LogWealth/d.Threshold, 0)), Sort: fmt.Sprint(p.LogWealth / d.Threshold), Wrong: p.LogWealth/d.Threshold >= 1}}})
 	}
 	if len(d.Classes) < 2 {
 		return

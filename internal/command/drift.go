@@ -231,14 +231,14 @@ func compareNames(a, b string) int {
 
 // course is the result of drift for a stream of images.
 type course struct {
-	Alpha   float64       `json:"alpha"`
-	Images  int           `json:"images"`
-	Failed  int           `json:"failed"`
-	Alarm   *alarm        `json:"alarm"`           // of all images together; null if there was none
-	Classes []classCourse `json:"classes"`         // those that images were given
-	Parts   []part        `json:"parts"`           // of the course
-	Notes   []string      `json:"notes,omitempty"` // what the promise does not cover
-	LogMost float64       `json:"highest_log_wealth"`
+	Alpha   float64            `json:"alpha"`
+	Images  int                `json:"images"`
+	Failed  int                `json:"failed"`
+	Alarm   *alarm             `json:"alarm"`           // of all images together; null if there was none
+	Classes []classCourse      `json:"classes"`         // those that images were given
+	Parts   []report.DriftPart `json:"parts"`           // of the course
+	Notes   []string           `json:"notes,omitempty"` // what the promise does not cover
+	LogMost float64            `json:"highest_log_wealth"`
 
 	detector *pipeline.Detector
 	watch    *evaluation.DriftWatch
@@ -278,34 +278,10 @@ type classCourse struct {
 	Alarm  *alarm  `json:"alarm"`
 }
 
-// part is some images in a row.
-type part struct {
-	From      int            `json:"from"` // the first, from 1 on
-	To        int            `json:"to"`
-	Begin     string         `json:"begin,omitempty"` // time of the first
-	OOD       int            `json:"ood"`
-	Expected  *[2]float64    `json:"flagged_interval"` // that the share of OOD images should lie in; null where it is not known
-	MeanP     float64        `json:"mean_p_value"`
-	ExpectedP *[2]float64    `json:"mean_p_value_interval"`
-	LogWealth float64        `json:"log_wealth"` // after the last
-	Classes   map[string]int `json:"classes"`
-	// ExpectedClasses are the intervals that the shares of classes should lie in; null where
-	// the calibration images have no labels.
-	ExpectedClasses map[string][2]float64 `json:"class_intervals"`
-}
-
-// images names the images of a part.
-func (p *part) images() string {
-	if p.From == p.To {
-		return fmt.Sprint(p.From)
-	}
-	return fmt.Sprintf("%d–%d", p.From, p.To)
-}
-
 // newCourse prepares for n images, which may be fewer.
 func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
 	c := &course{
-		Alpha: alpha, Classes: []classCourse{}, Parts: []part{}, detector: d, watch: evaluation.NewDriftWatch(alpha, evaluation.DriftCalibrationOf(d), 1),
+		Alpha: alpha, Classes: []classCourse{}, Parts: []report.DriftPart{}, detector: d, watch: evaluation.NewDriftWatch(alpha, evaluation.DriftCalibrationOf(d), 1),
 		perPart: max((n+rows-1)/rows, 1), byClass: map[string]*classCourse{},
 	}
 	switch {
@@ -349,7 +325,7 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 		class.Alarm = &here
 	}
 	if c.Images%c.perPart == 1 || c.perPart == 1 {
-		c.Parts = append(c.Parts, part{From: c.Images, Begin: here.Time, Classes: map[string]int{}})
+		c.Parts = append(c.Parts, report.DriftPart{From: c.Images, Begin: here.Time, Classes: map[string]int{}})
 	}
 	last := &c.Parts[len(c.Parts)-1]
 	last.To, last.LogWealth = c.Images, all.LogWealth
@@ -402,7 +378,7 @@ func (c *course) String() string {
 			expected = fmt.Sprintf("%5.1f–%.1f%%", 100*p.Expected[0], 100*p.Expected[1])
 		}
 		evidence := math.Max(p.LogWealth/threshold, 0)
-		fmt.Fprintf(&b, "%-17s  %-20s  %7.1f%%%s %-14s %6.3f%s  %7.0f%%  %s\n", p.images(), p.Begin,
+		fmt.Fprintf(&b, "%-17s  %-20s  %7.1f%%%s %-14s %6.3f%s  %7.0f%%  %s\n", p.Name(), p.Begin,
 			100*share, mark(share, p.Expected), expected, p.MeanP, mark(p.MeanP, p.ExpectedP), 100*min(evidence, 99), strings.Repeat("#", min(int(10*evidence), 20)))
 	}
 	if len(c.Classes) > 1 {
@@ -458,6 +434,7 @@ func (c *course) page(file, by, line string) report.Drift {
 		Title: "Are these images still like the training images?",
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
+		Parts: c.Parts, Threshold: c.watch.All().Threshold(),
 		Answer: "No alarm.", Commands: []string{line}, Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
 	}
 	if c.Failed > 0 {
@@ -471,12 +448,6 @@ func (c *course) page(file, by, line string) report.Drift {
 		page.Answer = fmt.Sprintf("Alarm: %s.", c.Alarm)
 	case c.raised():
 		page.Answer = "Alarm of a class; see below."
-	}
-	threshold := c.watch.All().Threshold()
-	for _, p := range c.Parts {
-		page.Parts = append(page.Parts, report.DriftPart{From: p.From, To: p.To, Begin: p.Begin, Flagged: float64(p.OOD) / float64(p.To-p.From+1), Expected: p.Expected,
-			MeanP: p.MeanP, ExpectedP: p.ExpectedP, Evidence: p.LogWealth / threshold,
-			Classes: p.Classes, ExpectedClasses: p.ExpectedClasses})
 	}
 	expected := evaluation.ExpectVerdicts(c.detector, max(c.Images/2, 1)).Classes
 	for _, class := range c.Classes {
