@@ -21,13 +21,13 @@ import (
 // answer is the JSON object for one image. Its fields are those of detect --json, and
 // the service's own.
 type answer struct {
-	ID                string `json:"id"`
-	Path              string `json:"path"` // what the client called the image
-	Detector          string `json:"detector"`
-	*detector.Verdict        // nil with an error
-	Stored            *bool  `json:"stored,omitempty"` // absent where nothing is remembered
-	Error             string `json:"error,omitempty"`
-	*detector.Reasons        // with ?explain=1
+	ID                    string `json:"id"`
+	Path                  string `json:"path"` // what the client called the image
+	Detector              string `json:"detector"`
+	*detector.Verdict            // nil with an error
+	Stored                *bool  `json:"stored,omitempty"` // absent where nothing is remembered
+	Error                 string `json:"error,omitempty"`
+	*detector.Explanation        // with ?explain=1
 }
 
 // answerOf makes the answer for an image, and its status.
@@ -42,7 +42,7 @@ func (s *Server) answerOf(ctx context.Context, d *pool.Loaded, o outcome) (answe
 	if s.opts.Store != nil {
 		a.Stored = &o.stored
 	}
-	a.Reasons = o.reasons
+	a.Explanation = o.reasons
 	return a, http.StatusOK
 }
 

@@ -2,15 +2,14 @@ package serve
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
-	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
 
@@ -50,13 +49,19 @@ func TestExplain(t *testing.T) {
 	}
 	type answer struct {
 		result
-		detector.Reasons
+		Why     string
+		Parts   []json.RawMessage
+		Nearest []struct{ Path string }
 	}
 	for i, data := range images {
 		status, _, text := ask(t, "POST", w.url+"/v1/detect?explain=1", nil, bytes.NewReader(data))
 		var got answer
 		decode(t, text, &got)
-		if status != 200 || !got.agrees(want[i].Verdict) || !reflect.DeepEqual(&got.Reasons, detector.ReasonsOf(want[i].Explanation)) {
+		reasons, err := json.Marshal(want[i].Explanation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status != 200 || !got.agrees(want[i].Verdict) || !strings.Contains(text, strings.Trim(string(reasons), "{}")) {
 			t.Errorf("%d %s\nwant %+v", status, text, want[i].Explanation)
 		}
 		if len(got.Nearest) != 3 || got.Nearest[0].Path == "" || filepath.Base(got.Nearest[0].Path) == got.Nearest[0].Path || strings.Contains(text, filepath.Dir(w.file)) {

@@ -45,7 +45,7 @@ type outcome struct {
 	rowVerdict
 	stored  bool
 	err     error
-	reasons *detector.Reasons // nil unless asked for
+	reasons *detector.Explanation // nil unless asked for
 }
 
 // one judges an image and remembers the verdict.
@@ -173,7 +173,7 @@ func (s *Server) addReasons(ctx context.Context, d *pool.Loaded, outcomes []outc
 				img.Path = "" // it would name a folder of this machine
 			}
 		}
-		outcomes[at[i]].reasons = detector.ReasonsOf(&e)
+		outcomes[at[i]].reasons = &e
 	}
 }
 

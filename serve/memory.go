@@ -132,7 +132,7 @@ type record struct {
 	Kept      bool           `json:"kept"` // whether /v1/images has its image
 	Reviews   []store.Review `json:"reviews,omitempty"`
 
-	*detector.Reasons // with ?explain=1, where the features are known
+	*detector.Explanation // with ?explain=1, where the features are known
 }
 
 func (s *Server) recordOf(r store.Record) record {
@@ -232,7 +232,7 @@ type memoryRequests struct {
 	store   verdicts
 	images  keeper // nil keeps none
 	record  func(store.Record) record
-	reasons func(context.Context, *store.Record) *detector.Reasons
+	reasons func(context.Context, *store.Record) *detector.Explanation
 	classes func() []string // of all detectors
 }
 
@@ -262,7 +262,7 @@ func (m *memoryRequests) get(ctx context.Context, r *http.Request) (any, error) 
 	}
 	answer := m.record(v)
 	if answer.Reviews, err = m.store.Reviews(ctx, v.ID); err == nil && why {
-		answer.Reasons = m.reasons(ctx, &v)
+		answer.Explanation = m.reasons(ctx, &v)
 	}
 	return answer, asked(err)
 }

@@ -199,7 +199,7 @@ func (m *reviewRequests) waiting(ctx context.Context, d *pool.Loaded, q *queue, 
 
 // reasonsOf says why an image of the store was judged so, by the detector that it would
 // be judged by now; nil where its features are not known.
-func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *detector.Reasons {
+func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *detector.Explanation {
 	for _, name := range s.detectors.Names() {
 		d, shadow := s.detectors.Use(name)
 		reasons := s.reasonsBy(ctx, d, v)
@@ -212,7 +212,7 @@ func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *detector.Reaso
 	return nil
 }
 
-func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record) *detector.Reasons {
+func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record) *detector.Explanation {
 	if files, err := s.judgedBy(ctx, d); err != nil || !files[v.Detector] {
 		return nil
 	}

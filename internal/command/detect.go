@@ -451,9 +451,9 @@ func printJSON(w io.Writer, j pipeline.Judgement) error {
 		SetAside   string `json:"set_aside,omitempty"`
 		AsideBytes []byte `json:"set_aside_bytes,omitempty"`
 		Error      string `json:"set_aside_error,omitempty"`
-		*detector.Reasons
+		*detector.Explanation
 	}{disk.EncodePath(j.Path), disk.PathBytes(j.Path), j.Verdict,
-		disk.EncodePath(j.SetAside), disk.PathBytes(j.SetAside), text(j.SetAsideErr), detector.ReasonsOf(j.Explanation)})
+		disk.EncodePath(j.SetAside), disk.PathBytes(j.SetAside), text(j.SetAsideErr), j.Explanation})
 }
 
 func newCSVPrinter(aside, why, raw bool, w io.Writer) func(pipeline.Judgement) error {

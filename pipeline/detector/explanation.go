@@ -1,14 +1,17 @@
 package detector
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"io/fs"
 	"math"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -38,14 +41,14 @@ type ExplainOptions struct {
 // nearest; and which region of the image made the score fall. It never changes a
 // verdict.
 type Explanation struct {
-	Why   string      // one sentence in plain words
-	Parts []ScorePart // of the score, in the detector's order
+	Why   string      `json:"why"`   // one sentence in plain words
+	Parts []ScorePart `json:"parts"` // of the score, in the detector's order
 	// Nearest are the training images nearest to the image, the nearest first; nil
 	// where the training features are not known.
-	Nearest []Neighbour
+	Nearest []Neighbour `json:"nearest"`
 	// Where says which region of the image made the score fall; nil unless asked for.
-	Where    *Map
-	WhereErr error // why there is no map, though it was asked for
+	Where    *Map  `json:"where,omitempty"`
+	WhereErr error `json:"-"` // why there is no map, though it was asked for
 }
 
 // ScorePart is one part of the score of an image.
@@ -60,6 +63,32 @@ type ScorePart struct {
 	Meaning    string // what that means, in plain words
 }
 
+// MarshalJSON writes name, value, which are the Deviations, adds and meaning; a number that
+// is not known is null.
+func (p ScorePart) MarshalJSON() ([]byte, error) {
+	known := func(v float64) *float64 {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil
+		}
+		return &v
+	}
+	return unescaped(struct {
+		Name    string   `json:"name"`
+		Value   *float64 `json:"value"`
+		Adds    *float64 `json:"adds"`
+		Meaning string   `json:"meaning"`
+	}{p.Name, known(p.Deviations), known(p.Adds), p.Meaning})
+}
+
+// unescaped returns v as JSON; whoever writes it escapes < and & or does not.
+func unescaped(v any) ([]byte, error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return text.Bytes(), err
+}
+
 // Neighbour is a training image near to another image.
 type Neighbour struct {
 	Row   int          // among the rows of all training features
@@ -69,6 +98,18 @@ type Neighbour struct {
 	// default head the conditioned features that tell the classes apart, in
 	// standard deviations within the classes.
 	Distance float64
+}
+
+// MarshalJSON writes the path, relative to the folder of the training images, row, class and
+// distance.
+func (n Neighbour) MarshalJSON() ([]byte, error) {
+	return unescaped(struct {
+		Path      string  `json:"path"`
+		PathBytes []byte  `json:"path_bytes,omitempty"`
+		Row       int     `json:"row"`
+		Class     string  `json:"class"`
+		Distance  float64 `json:"distance"`
+	}{disk.EncodePath(n.Image.Path), disk.PathBytes(n.Image.Path), n.Row, n.Class, n.Distance})
 }
 
 // Explainer explains the verdicts of a detector. Any number of goroutines may use it.

@@ -19,11 +19,12 @@ import (
 // region made the score fall: how much higher the score is while the cell is hidden,
 // on average. Negative: hiding the cell makes the score lower.
 type Map struct {
-	Width, Height int
-	Values        []float32 // row after row, from the top left
+	Width  int       `json:"width"`
+	Height int       `json:"height"`
+	Values []float32 `json:"values"` // row after row, from the top left
 	// Area is the part of the image that the grid covers, as the model sees no more:
 	// left, top, right and bottom as shares of the image's width and height.
-	Area [4]float64
+	Area [4]float64 `json:"area"`
 }
 
 // The grid of a Map: its shorter side has shortCells, the longer one as many more as
