@@ -26,9 +26,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/command"
-	"github.com/mlrbfn/mlrbfn/internal/command/figures"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/scripts/figures"
 )
 
 func main() { command.Program("mnist", run) }

@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/mlrbfn/mlrbfn/internal/command/figures"
+	"github.com/mlrbfn/mlrbfn/scripts/figures"
 )
 
 // drawFigure writes the paper's figure to files: the background has the colour of

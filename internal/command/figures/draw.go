@@ -1,3 +1,4 @@
+// Package figures draws the charts of reports as static pictures with gonum/plot.
 package figures
 
 import (
@@ -30,21 +31,21 @@ func init() { report.Draw = Draw }
 // package makes it [report.Draw].
 func Draw(c report.Chart, format string) ([]byte, error) {
 	p := plot.New()
-	p.BackgroundColor = shade("paper")
+	p.BackgroundColor = Shade("paper")
 	for _, axis := range []struct {
 		plot *plot.Axis
 		report.Axis
 	}{{&p.X, c.X}, {&p.Y, c.Y}} {
 		a := axis.plot
 		a.Min, a.Max = axis.Min, axis.Max
-		a.Label.Text, a.Label.TextStyle.Font, a.Label.TextStyle.Color = axis.Label, sans(10), shade("faint")
-		a.Tick.Label.Font, a.Tick.Label.Color, a.Tick.Marker = sans(9), shade("faint"), ticks(axis.Axis)
+		a.Label.Text, a.Label.TextStyle.Font, a.Label.TextStyle.Color = axis.Label, sans(10), Shade("faint")
+		a.Tick.Label.Font, a.Tick.Label.Color, a.Tick.Marker = sans(9), Shade("faint"), ticks(axis.Axis)
 		a.Tick.Length, a.Padding, a.Label.Padding = 0, 4, 3
 		a.LineStyle.Width = 0
 	}
 	grid := plotter.NewGrid()
 	for _, line := range []*draw.LineStyle{&grid.Horizontal, &grid.Vertical} {
-		line.Color, line.Width = shade("grid"), 1
+		line.Color, line.Width = Shade("grid"), 1
 	}
 	if c.Y.Names != nil {
 		grid.Horizontal.Width = 0
@@ -71,7 +72,7 @@ func Draw(c report.Chart, format string) ([]byte, error) {
 	all := draw.New(canvas)
 	p.Draw(draw.Crop(all, 4, -10, below+4, -8))
 	style := p.Legend.TextStyle
-	style.Font, style.Color, style.YAlign = sans(9), shade("ink"), draw.YCenter
+	style.Font, style.Color, style.YAlign = sans(9), Shade("ink"), draw.YCenter
 	for i, s := range listed {
 		at := vg.Point{X: 10 + vg.Length(i%2)*chartWidth/2, Y: below - (vg.Length(i/2)+.5)*legendHeight + 2}
 		drawKey(all, s, at)
@@ -100,7 +101,7 @@ func add(p *plot.Plot, s report.Series, c report.Chart) error {
 		if err != nil {
 			return err
 		}
-		area.Color, area.LineStyle.Width = faintly(shade(s.Colour), s.Fill), 0
+		area.Color, area.LineStyle.Width = faintly(Shade(s.Colour), s.Fill), 0
 		p.Add(area)
 	}
 	if s.Width > 0 {
@@ -119,13 +120,13 @@ func add(p *plot.Plot, s report.Series, c report.Chart) error {
 			if err != nil {
 				return err
 			}
-			x.Color, x.Width, x.CapWidth, bars = shade(s.Colour), 1.2, 0, x
+			x.Color, x.Width, x.CapWidth, bars = Shade(s.Colour), 1.2, 0, x
 		} else {
 			y, err := plotter.NewYErrorBars(spread)
 			if err != nil {
 				return err
 			}
-			y.Color, y.Width, y.CapWidth, bars = shade(s.Colour), 1.2, 0, y
+			y.Color, y.Width, y.CapWidth, bars = Shade(s.Colour), 1.2, 0, y
 		}
 		p.Add(bars)
 	}
@@ -143,7 +144,7 @@ func add(p *plot.Plot, s report.Series, c report.Chart) error {
 // drawKey draws the line or mark before a name in the legend.
 func drawKey(c draw.Canvas, s report.Series, at vg.Point) {
 	if s.Fill > 0 {
-		c.FillPolygon(faintly(shade(s.Colour), s.Fill), []vg.Point{{X: at.X, Y: at.Y - 4}, {X: at.X, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y - 4}})
+		c.FillPolygon(faintly(Shade(s.Colour), s.Fill), []vg.Point{{X: at.X, Y: at.Y - 4}, {X: at.X, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y + 4}, {X: at.X + legendKey, Y: at.Y - 4}})
 	}
 	if s.Width > 0 {
 		c.StrokeLine2(lineStyle(s), at.X, at.Y, at.X+legendKey, at.Y)
@@ -154,7 +155,7 @@ func drawKey(c draw.Canvas, s report.Series, at vg.Point) {
 }
 
 func lineStyle(s report.Series) draw.LineStyle {
-	style := draw.LineStyle{Color: shade(s.Colour), Width: vg.Length(s.Width)}
+	style := draw.LineStyle{Color: Shade(s.Colour), Width: vg.Length(s.Width)}
 	for _, d := range s.Dashes {
 		style.Dashes = append(style.Dashes, vg.Length(d))
 	}
@@ -162,7 +163,7 @@ func lineStyle(s report.Series) draw.LineStyle {
 }
 
 func glyph(s report.Series) draw.GlyphStyle {
-	style := draw.GlyphStyle{Color: shade(s.Colour), Radius: 3, Shape: draw.CircleGlyph{}}
+	style := draw.GlyphStyle{Color: Shade(s.Colour), Radius: 3, Shape: draw.CircleGlyph{}}
 	if s.Marker == "square" {
 		style.Shape = draw.BoxGlyph{}
 	}
@@ -211,8 +212,8 @@ func ticks(a report.Axis) plot.Ticker {
 	})
 }
 
-// shade returns a colour of the report's palette in light mode.
-func shade(name string) color.NRGBA {
+// Shade returns a colour of the report's palette in light mode.
+func Shade(name string) color.NRGBA {
 	for _, c := range report.Palette {
 		if c.Name == name {
 			v, _ := strconv.ParseUint(c.Light[1:], 16, 32)

@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/mlrbfn/mlrbfn/internal/command/figures"
+	"github.com/mlrbfn/mlrbfn/scripts/figures"
 )
 
 // Scores of images of known classes and of others, as a picture.

@@ -1,5 +1,4 @@
-// Package figures draws static pictures with gonum/plot: [Draw] a chart of a
-// report, [Histogram] and [Save] the figures of the examples.
+// Package figures draws the figures of the examples with gonum/plot.
 package figures
 
 import (
@@ -16,11 +15,12 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/mlrbfn/mlrbfn/internal/command/figures"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Palette holds the colours of series, as in the report in light mode.
-var Palette = []color.NRGBA{shade("c0"), shade("c1"), shade("c2"), shade("c3")}
+var Palette = []color.NRGBA{figures.Shade("c0"), figures.Shade("c1"), figures.Shade("c2"), figures.Shade("c3")}
 
 // A Series is a named list of values.
 type Series struct {
