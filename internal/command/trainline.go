@@ -2,74 +2,64 @@ package command
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-// trainLine returns the command that trains a detector again, as far as its file says.
+// trainLine returns the command that trains a detector again, as far as its file says: the
+// command train, whose flags are given what differs from what they are without.
 func trainLine(d *pipeline.Detector, out string) string {
 	o, _, err := pipeline.RecordedOptions(d)
 	if err != nil {
 		return ""
 	}
-	words := []string{"train"}
-	add := func(name, value, standard string) {
-		if value != standard {
-			words = append(words, "--"+name, value)
+	t := newTraining()
+	network := "residual"
+	if _, ok := o.Head.(head.Paper); ok {
+		network = "paper"
+		paper, err := paperValues("")
+		if err = errors.Join(err, t.Set("paper", "true"), t.heads.settle(paper)); err != nil {
+			return ""
 		}
 	}
-	for _, dir := range o.Features {
-		add("features", dir, "")
-	}
-	add("out", out, "")
-	if _, ok := o.Head.(head.Paper); ok {
-		words = append(words, "--paper")
-	}
-	standard, err := flagValues("residual", head.Residual{}, head.TrainOptions{})
-	if _, ok := o.Head.(head.Paper); ok && err == nil {
-		standard, err = paperValues("")
-	}
-	is, err2 := flagValues(standard["network"], o.Head, o.Train)
-	if err != nil || err2 != nil {
+	values, err := flagValues(network, o.Head, o.Train)
+	if err != nil {
 		return ""
 	}
-	is["conditioning"] = conditioningName(o.Conditioning)
-	for _, name := range slices.Sorted(maps.Keys(is)) {
-		add(name, is[name], standard[name])
-	}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+	maps.Copy(values, map[string]string{
+		"out": out, "conditioning": conditioningName(o.Conditioning), "shrinkage": number(o.Conditioning.Shrinkage), "pca-dims": strconv.Itoa(o.Conditioning.Dims),
+		"val": o.Validation.String(), "calibration": o.Calibration.String(), "group-by": o.GroupBy, "seeds": (*Seeds)(&o.Seeds).String(),
+		"max-false-alarms": number(math.Round((1-o.TargetTPR)*1e12) / 1e12), "per-class": strconv.FormatBool(o.PerClass), "no-assess": strconv.FormatBool(o.NoHoldOut),
+	})
 	shape := o.Head.Settings()
 	if shape.NoDepression {
-		add("depression", "none", "")
+		values["depression"] = "none"
 	}
 	if o.Train.Balance {
-		add("balance", "sample", "")
+		values["balance"] = "sample"
 	}
-	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	add("shrinkage", number(o.Conditioning.Shrinkage), "0")
-	add("pca-dims", strconv.Itoa(o.Conditioning.Dims), "0")
-	add("val", o.Validation.String(), pipeline.Share{}.String())
-	add("calibration", o.Calibration.String(), pipeline.Share{}.String())
-	add("group-by", o.GroupBy, "")
-	add("seeds", (*Seeds)(&o.Seeds).String(), "0")
-	add("max-false-alarms", number(math.Round((1-o.TargetTPR)*1e12)/1e12), number(math.Round((1-pipeline.DefaultTargetTPR)*1e12)/1e12))
-	if shape.Residual {
-		add("scores", o.Score, pipeline.JoinedScore)
-	} else if o.Score != pipeline.HeadScore {
-		add("scores", o.Score, pipeline.JoinedScore)
+	if shape.Residual || o.Score != pipeline.HeadScore {
+		values["scores"] = o.Score
 	}
-	if o.PerClass {
-		words = append(words, "--per-class")
+	for _, dir := range o.Features {
+		err = errors.Join(err, t.Set("features", dir))
 	}
-	if o.NoHoldOut {
-		words = append(words, "--no-assess")
+	for name, value := range values {
+		if t.Lookup(name).Value.String() != value {
+			err = errors.Join(err, t.Set(name, value))
+		}
 	}
-	return CommandLine("mlrbfn", words)
+	if err != nil {
+		return ""
+	}
+	return t.line()
 }
 
 // corrected says which labels the training was given by an issues.csv, whose name the
