@@ -94,7 +94,6 @@ func (w *world) expect(what string, want ...string) {
 }
 
 func TestFolder(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.write("a.jpg", "be")
 	w.write("deep/er/b.png", "deep")
@@ -162,7 +161,6 @@ func TestFolder(t *testing.T) {
 
 // TestLinks: nothing outside of the folder is read, whatever is linked and swapped.
 func TestLinks(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	outside := filepath.Join(filepath.Dir(w.dir), "secret")
 	if err := errors.Join(os.Mkdir(outside, 0o777), os.WriteFile(filepath.Join(outside, "s.jpg"), []byte("secret"), 0o666)); err != nil {
@@ -206,7 +204,6 @@ func TestLinks(t *testing.T) {
 
 // TestRun watches as the service does, while files are renamed into the folder.
 func TestRun(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	got := make(chan string)
 	f, err := Watch(WatchOptions{Dir: dir, Source: "x", Every: time.Millisecond, Settle: time.Millisecond, MaxBytes: 100, Workers: 3,

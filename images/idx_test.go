@@ -38,7 +38,6 @@ func zip(t testing.TB, data []byte) []byte {
 }
 
 func TestRoundTrip(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		n, rows, cols := rapid.IntRange(0, 5).Draw(rt, "n"), rapid.IntRange(1, 6).Draw(rt, "rows"), rapid.IntRange(1, 6).Draw(rt, "cols")
 		pixels := rapid.SliceOfN(rapid.Byte(), n*rows*cols, n*rows*cols).Draw(rt, "pixels")
@@ -61,7 +60,6 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	t.Parallel()
 	got, err := ReadIDXLabels(bytes.NewReader(file(labelsMagic, []byte{7, 0, 255}, 3)))
 	if err != nil || !bytes.Equal(got, []byte{7, 0, 255}) {
 		t.Errorf("%v, %v", got, err)
@@ -69,7 +67,6 @@ func TestLabels(t *testing.T) {
 }
 
 func TestBroken(t *testing.T) {
-	t.Parallel()
 	good := file(imagesMagic, make([]byte, 24), 2, 3, 4)
 	zipped := zip(t, good)
 	flipped := bytes.Clone(zipped)
@@ -102,7 +99,6 @@ func TestBroken(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	images, labels := file(imagesMagic, make([]byte, 24), 2, 3, 4), file(labelsMagic, []byte{1, 2}, 2)
 	for name, data := range map[string][]byte{

@@ -51,7 +51,6 @@ func show(l *Listing) []string {
 }
 
 func TestListTree(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct {
 		name    string
 		files   []string
@@ -121,7 +120,6 @@ func TestListTree(t *testing.T) {
 }
 
 func TestListErrors(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "class/1.png", "empty/readme.txt", "void/")
 	for _, test := range []struct {
 		name  string
@@ -149,7 +147,6 @@ func TestListErrors(t *testing.T) {
 }
 
 func TestListEmptyClasses(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct{ files, items, empty []string }{
 		{[]string{"class/1.png", "empty/readme.txt", "void/", ".git/"}, []string{"class/1.png class"}, []string{"empty", "void"}},
 		{[]string{"1.png", "notes/readme.txt"}, []string{"1.png -"}, nil},
@@ -162,7 +159,6 @@ func TestListEmptyClasses(t *testing.T) {
 }
 
 func TestListFollowsLinksButNotInCircles(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "a/1.png", "b/1.png")
 	elsewhere := tree(t, "2.png")
 	for link, target := range map[string]string{
@@ -195,7 +191,6 @@ func TestListFollowsLinksButNotInCircles(t *testing.T) {
 }
 
 func TestListGoesOnPastUnreadableFolders(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "a/1.png", "b/1.png", "b/closed/2.png", "closed/1.png")
 	for _, dir := range []string{"b/closed", "closed"} {
 		if err := os.Chmod(filepath.Join(root, dir), 0); err != nil {
@@ -226,7 +221,6 @@ func listFile(t *testing.T, text string) string {
 }
 
 func TestListFile(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "set/test/cat/1.png", "set/test/dog/2 x.png", "set/test/dog/1.png", "set/other/3.png", "set/test/cat/unlisted.png")
 	l, err := List(ListOptions{Root: root, ListFile: listFile(t,
 		"set/test/dog/2 x.png 7\r\nset/test/cat/1.png 10\nset/other/3.png -1\n\nset/test/dog/1.png\t7\nset/test/cat/missing.png 10")})
@@ -247,7 +241,6 @@ func TestListFile(t *testing.T) {
 
 // OpenOOD's list of ImageNet's test images has one folder for all classes.
 func TestListNames(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "val/1.png", "val/2.png")
 	opts := ListOptions{
 		Root: root, ListFile: listFile(t, "val/1.png 1\nval/2.png 0\n"),
@@ -266,7 +259,6 @@ func TestListNames(t *testing.T) {
 }
 
 func TestClassNames(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct {
 		name, list string
 		want       map[int64]string
@@ -295,7 +287,6 @@ func TestClassNames(t *testing.T) {
 }
 
 func TestParseListErrors(t *testing.T) {
-	t.Parallel()
 	for list, texts := range map[string][]string{
 		"a.png":                     {"line 1", "a.png"},
 		"a.png 0\nb.png one":        {"line 2", `"one"`},
@@ -314,7 +305,6 @@ func TestParseListErrors(t *testing.T) {
 
 // TestListOpenOOD lists what OpenOOD's own lists name of the trees at hand.
 func TestListOpenOOD(t *testing.T) {
-	t.Parallel()
 	root := testenv.Shared(t, "data", "images")
 	for name, want := range map[string]int{"train_cifar10": 10, "test_cifar10": 10, "test_cifar100": 0, "test_tin": 0, "test_texture": 0} {
 		l, err := List(ListOptions{Root: root, ListFile: testenv.Shared(t, "data", "lists", "subset", name+".txt")})
@@ -399,7 +389,6 @@ func wantError(t *testing.T, err error, texts ...string) {
 }
 
 func TestListIDXWithoutLabels(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "digits")
 	writeText(t, file, "\x00\x00\x08\x03\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x01ab")
 	l, err := List(ListOptions{Root: file})
@@ -413,7 +402,6 @@ func TestListIDXWithoutLabels(t *testing.T) {
 
 // TestListImagesBeforeIDX: a folder with image files is one of those.
 func TestListImagesBeforeIDX(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "cat/1.png")
 	writeText(t, filepath.Join(root, "t10k-images-idx3-ubyte"), "\x00\x00\x08\x03\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x01ab")
 	l, err := List(ListOptions{Root: root})

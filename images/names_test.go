@@ -17,7 +17,6 @@ import (
 // TestNames: files are listed, read, named by a list with lines as Windows has them, and
 // set aside under every name that the system allows, and systems differ in that.
 func TestNames(t *testing.T) {
-	t.Parallel()
 	long := strings.Repeat("folder of a long name/", 15) // above the 260 characters that Windows once had
 	names := []string{
 		"plain/a.png", "Plain/a.png", "plain/A.png", "plain/with blanks.png", "plain/comma, \"quotes\".png", "plain/two\nlines.png",

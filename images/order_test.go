@@ -16,7 +16,6 @@ import (
 
 // TestListInOrder lists trees whose names differ in what sorts around a slash.
 func TestListInOrder(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.StringMatching(`[a!.0-]{1,2}x`)
 		root := t.TempDir()
@@ -58,7 +57,6 @@ func TestListInOrder(t *testing.T) {
 }
 
 func TestListStops(t *testing.T) {
-	t.Parallel()
 	root := tree(t, "a/1.png", "a/2.png", "b/notes.txt")
 	boom, n := errors.New("boom"), 0
 	_, err := ListContext(t.Context(), ListOptions{Root: root, Found: func(Item) error { n++; return boom }})

@@ -97,7 +97,6 @@ func read(t *testing.T, name string) (members, failed []string) {
 
 // TestBytes: images in a column, as datasets writes them, with the names of their classes.
 func TestBytes(t *testing.T) {
-	t.Parallel()
 	var rows []row
 	for i := range 100 {
 		rows = append(rows, row{&file{picture(t), "x.png"}, int64(i % 3)})
@@ -116,7 +115,6 @@ func TestBytes(t *testing.T) {
 
 // TestPaths: a table of paths stands for the images that it names.
 func TestPaths(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"1.png", "2.png"} {
 		if err := os.WriteFile(filepath.Join(dir, name), picture(t), 0o666); err != nil {
@@ -132,7 +130,6 @@ func TestPaths(t *testing.T) {
 
 // TestDamaged: a malformed file is an error, and nothing worse.
 func TestDamaged(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "a.parquet")
 	write(t, name, []row{{&file{picture(t), "x"}, 1}})

@@ -69,7 +69,6 @@ func write(t testing.TB, file string, data []byte) string {
 
 // TestPlaces: paths are below the deepest folder of all units, and complete names stay.
 func TestPlaces(t *testing.T) {
-	t.Parallel()
 	web, err := bucket.Open(t.Context(), "https://host/a")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +148,6 @@ func readAll(t testing.TB, l *Sources, opts StreamOptions) (images, failed []str
 // TestLabels: members are grouped by their key as webdataset does, and .cls and .json
 // name the class of all images of a key.
 func TestSourceLabels(t *testing.T) {
-	t.Parallel()
 	data := picture(t, 1)
 	file := write(t, filepath.Join(t.TempDir(), "a.tar"), makeTar(t,
 		member{"x/1.jpg", data}, member{"x/1.cls", []byte("3\n")}, member{"x/1.json", []byte(`{"label": "no"}`)},
@@ -170,7 +168,6 @@ func TestSourceLabels(t *testing.T) {
 
 // TestDamage: whatever is wrong with a tar is listed, and all that is whole is read.
 func TestDamage(t *testing.T) {
-	t.Parallel()
 	data := picture(t, 1)
 	var members []member
 	for i := range 6 {
@@ -214,7 +211,6 @@ func TestDamage(t *testing.T) {
 
 // TestListing: what names stand for, in which order and below which root.
 func TestListing(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	data := makeTar(t, member{"1.png", picture(t, 1)})
 	for i := range 11 {
@@ -258,7 +254,6 @@ func TestListing(t *testing.T) {
 // TestBounds: no more than the memory that is allowed is taken by images that wait; those
 // that were taken do not count, as a batch may need more than that.
 func TestBounds(t *testing.T) {
-	t.Parallel()
 	big := append(picture(t, 1), make([]byte, 3<<20)...)
 	file := write(t, filepath.Join(t.TempDir(), "a.tar"), makeTar(t, member{"1.png", big}, member{"2.png", big}, member{"3.png", big}))
 	l, err := ListSources(t.Context(), file)

@@ -21,7 +21,6 @@ import (
 // came of it and goes back. On each screen nothing is wider than it, nothing is against
 // the page's own policy, and axe-core finds nothing serious.
 func TestPageInBrowser(t *testing.T) {
-	t.Parallel()
 	b := browser.Start(t)
 	w := teach(t, func(o *Options) {
 		o.Detectors.Load = func(file string) (*pipeline.Detector, error) {
@@ -209,7 +208,6 @@ func TestPageInBrowser(t *testing.T) {
 // TestPageWithToken: without the token the page holds nothing about images; with it, it
 // shows them.
 func TestPageWithToken(t *testing.T) {
-	t.Parallel()
 	b := browser.Start(t)
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(tokens, []byte("a-token-of-a-test\n"), 0o600); err != nil {

@@ -16,7 +16,6 @@ import (
 
 // TestDashboard: each metric that the dashboard shows is one that the service has.
 func TestDashboard(t *testing.T) {
-	t.Parallel()
 	w, _ := remembering(t)
 	ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1)))
 	w.drift.update(t.Context(), true)

@@ -16,7 +16,6 @@ import (
 // TestExplain: with explain=1 an answer has what Judge.Explain gives, and no path of
 // this machine; without training features it has no neighbours.
 func TestExplain(t *testing.T) {
-	t.Parallel()
 	w := start(t, func(o *Options) { // the training features have these names of the classes
 		file := o.Detectors.Detectors[0].File
 		d, err := pipeline.LoadDetector(file)

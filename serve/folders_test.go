@@ -16,7 +16,6 @@ import (
 // TestFolders: the images of a folder are judged as those of requests are, each once over
 // restarts and whatever becomes of the store, and broken ones are told once.
 func TestFolders(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	in, file, place := filepath.Join(dir, "in"), servetest.Detector(t, 1), filepath.Join(dir, "store.db")
 	write := func(name string, data []byte) {

@@ -65,7 +65,6 @@ func raw(t *testing.T, address, text string) (statuses []int) {
 // TestSmuggling: a request whose length can be read in two ways, by a proxy in another way
 // than here, is refused, or ends the connection after its answer.
 func TestSmuggling(t *testing.T) {
-	t.Parallel()
 	_, address := attacked(t, func(*Options) {})
 	const hidden = "GET /v1/shadows HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	for name, tt := range map[string]struct {
@@ -103,7 +102,6 @@ func TestSmuggling(t *testing.T) {
 // TestDrip: a client that sends a byte now and then is ended as one that sends none, and
 // many of them do not keep others out.
 func TestDrip(t *testing.T) {
-	t.Parallel()
 	_, address := attacked(t, func(o *Options) {
 		o.ReadTimeout, o.Running, o.Waiting, o.PerClient = 300*time.Millisecond, 1, 8, 4
 	})
@@ -152,7 +150,6 @@ func chunk(kind string, data []byte) []byte {
 // TestBombs: a small file that says that it is huge, or grows when it is unpacked, is
 // refused, and quickly.
 func TestBombs(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	header := func(width, height uint32) []byte {
 		size := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, width), height)

@@ -145,7 +145,6 @@ func (w *teaching) wait(id string) (job learn.Job) {
 
 // TestLearn walks from reviews to a detector that knows a new class, and back.
 func TestLearn(t *testing.T) {
-	t.Parallel()
 	w := teach(t, nil)
 	var first learn.Gathered
 	ready := func() (g learn.Gathered) {
@@ -279,7 +278,6 @@ func TestLearn(t *testing.T) {
 // TestActiveVersion: the version that was activated serves after a restart, until
 // somebody replaces the detector's file.
 func TestActiveVersion(t *testing.T) {
-	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) { testActiveVersion(t, filepath.Join(t.TempDir(), "store.db")) })
 	t.Run("PostgreSQL", func(t *testing.T) {
 		testActiveVersion(t, testenv.StartPostgres(t).URL)
@@ -336,7 +334,6 @@ func testActiveVersion(t *testing.T, place string) {
 // TestJobs: one job runs at a time, it can be cancelled, and one whose program ended is
 // interrupted.
 func TestJobs(t *testing.T) {
-	t.Parallel()
 	w := teach(t, nil)
 	var red []string
 	for i := range uint64(12) {
@@ -384,7 +381,6 @@ func TestJobs(t *testing.T) {
 // TestWithoutFeatures: reviewed images whose features are not stored are learned from
 // where the image was kept, and named where it was not.
 func TestWithoutFeatures(t *testing.T) {
-	t.Parallel()
 	w := teach(t, func(o *Options) { o.KeepFeatures = 0 })
 	var red []string
 	for i := range uint64(13) {
@@ -411,7 +407,6 @@ func TestWithoutFeatures(t *testing.T) {
 
 // TestDropFeatures: the features of the newest verdicts and of reviewed ones stay.
 func TestDropFeatures(t *testing.T) {
-	t.Parallel()
 	w := teach(t, func(o *Options) { o.KeepFeatures = 2 })
 	var ids []string
 	for i := range uint64(5) {

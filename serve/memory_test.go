@@ -48,7 +48,6 @@ func remembering(t *testing.T) (*world, store.Store) {
 
 // TestMemory walks what is remembered: verdicts, images, reviews, counts.
 func TestMemory(t *testing.T) {
-	t.Parallel()
 	w, db := remembering(t)
 	image := servetest.Image(1, 9)
 	_, _, text := ask(t, "POST", w.url+"/v1/detect?source=camera+1&name="+url.QueryEscape("<img src=x>.png"), nil, bytes.NewReader(image))
@@ -151,7 +150,6 @@ func TestMemory(t *testing.T) {
 
 // TestStoreStops: a store that fails ends the storing, and never the answering.
 func TestStoreStops(t *testing.T) {
-	t.Parallel()
 	w, db := remembering(t)
 	db.Close()
 	for range 3 {
@@ -173,7 +171,6 @@ func TestStoreStops(t *testing.T) {
 
 // TestForgets: without a store, what is remembered cannot be asked for.
 func TestForgets(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	for _, path := range []string{"/v1/verdicts", "/v1/verdicts/x", "/v1/counts", "/v1/queue", "/v1/images/x"} {
 		if status, _, text := ask(t, "GET", w.url+path, nil, nil); status != 404 || !strings.Contains(text, "remembers nothing") {
@@ -189,7 +186,6 @@ func TestForgets(t *testing.T) {
 
 // TestEvents: a flagged image is told to who listens.
 func TestEvents(t *testing.T) {
-	t.Parallel()
 	w, _ := remembering(t)
 	response, err := http.Get(w.url + "/v1/events")
 	if err != nil {
@@ -219,7 +215,6 @@ func TestEvents(t *testing.T) {
 
 // TestDrift: the test for drift of a source goes on after a restart.
 func TestDrift(t *testing.T) {
-	t.Parallel()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), store.Options{})
 	if err != nil {
 		t.Fatal(err)

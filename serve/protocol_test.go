@@ -8,7 +8,6 @@ import (
 )
 
 func TestRead(t *testing.T) {
-	t.Parallel()
 	json := `{"id":"7","inputs":[{"name":"image","shape":[2,1],"datatype":"BYTES","data":[["AQI="],["Aw=="]]}],"outputs":[{"name":"class","parameters":{"binary_data":true}},{"name":"ood"}]}`
 	r, err := readInfer([]byte(json), "")
 	want := &inferRequest{
@@ -40,7 +39,6 @@ func lengthOf(s string) string {
 }
 
 func TestReadRefuses(t *testing.T) {
-	t.Parallel()
 	one := func(input string) string { return `{"inputs":[` + input + `]}` }
 	for _, tt := range []struct{ body, length, says string }{
 		{``, "", "unexpected end"},
@@ -76,7 +74,6 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestEncode(t *testing.T) {
-	t.Parallel()
 	all := []inferOutput{
 		{Name: "class", Shape: []int64{2}, Data: []string{"a", "<b>"}},
 		{Name: "score", Shape: []int64{2}, Data: []float64{1, -0.5}},

@@ -31,7 +31,6 @@ func setOf(t *testing.T, d int, x []float32, labels []int64) *features.Set {
 // TestReach compares with the distances of all pairs of each class, in two sets, and
 // passes over copies. Where classes lie among each other, pairs of two classes bound it.
 func TestReach(t *testing.T) {
-	t.Parallel()
 	t.Run("classes apart", func(t *testing.T) { testReach(t, 10) })
 	t.Run("classes alike", func(t *testing.T) { testReach(t, 0) })
 }
@@ -91,7 +90,6 @@ func testReach(t *testing.T, apart float64) {
 // TestGroups: groups begin with the most urgent image, have a bound, and never mix images
 // that are far apart; images without features join only their copies.
 func TestGroups(t *testing.T) {
-	t.Parallel()
 	a, b := []float32{1, 0}, []float32{0, 3}
 	near := []float32{100, 1}
 	got := lookAlikes([][]float32{a, b, near, nil, b, nil, a, nil}, []string{"", "", "", "x", "", "x", "", ""}, 0.01)

@@ -123,7 +123,6 @@ func (r result) agrees(v pipeline.Verdict) bool {
 }
 
 func TestDetect(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	images := [][]byte{servetest.Image(0, 100), servetest.Image(1, 101)}
 	want := w.verdicts(t, images...)
@@ -158,7 +157,6 @@ func TestDetect(t *testing.T) {
 
 // TestStatus: each way in which a request can fail has its status, and says why.
 func TestStatus(t *testing.T) {
-	t.Parallel()
 	w := start(t, func(o *Options) { o.MaxBody, o.MaxImages, o.Detectors.Run.MaxPixels = 4096, 2, 12 })
 	image := servetest.Image(0, 1)
 	var large bytes.Buffer
@@ -256,7 +254,6 @@ func TestStatus(t *testing.T) {
 // TestInfer: images as a tensor of bytes get the verdicts of detect, as JSON and binary,
 // and a broken one among them spoils no other.
 func TestInfer(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	image := servetest.Image(1, 100)
 	want := w.verdicts(t, image)[0]
@@ -305,7 +302,6 @@ func TestInfer(t *testing.T) {
 // TestLimits: beyond what may wait, requests are refused and told when to come again;
 // equal images are judged once; and nothing is lost of those that wait.
 func TestLimits(t *testing.T) {
-	t.Parallel()
 	w := start(t, func(o *Options) { o.Running, o.Waiting, o.PerClient = 1, 2, -1 })
 	image := servetest.Image(0, 1)
 	// The one that runs is this test.
@@ -346,7 +342,6 @@ func TestLimits(t *testing.T) {
 
 // TestClients: one address has a bound of its own.
 func TestClients(t *testing.T) {
-	t.Parallel()
 	w := start(t, func(o *Options) { o.PerClient = 1 })
 	slow, more := io.Pipe()
 	var all sync.WaitGroup
@@ -382,7 +377,6 @@ func TestClients(t *testing.T) {
 
 // TestTokens: without a token of the file only health and the description are told.
 func TestTokens(t *testing.T) {
-	t.Parallel()
 	const first, second = "0123456789abcdef-first", "0123456789abcdef-second"
 	file := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(file, []byte("# ours\n"+first+"\n\n"+second+"\n"), 0o600); err != nil {
@@ -416,7 +410,6 @@ func TestTokens(t *testing.T) {
 
 // TestLoad: a detector is replaced on request, or refused without a path in the answer.
 func TestLoad(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	version := func() string {
 		main, _ := w.detectors.Use("")
@@ -448,7 +441,6 @@ func TestLoad(t *testing.T) {
 
 // TestShadow: where a detector and its shadow disagree is counted and listed.
 func TestShadow(t *testing.T) {
-	t.Parallel()
 	w := start(t, func(o *Options) {
 		o.Detectors.Shadows = []Named{{Name: "main", File: "shadow"}}
 		o.Detectors.Load = func(file string) (*pipeline.Detector, error) {
@@ -489,7 +481,6 @@ func TestShadow(t *testing.T) {
 // TestShadowWaits: a shadow waits for a place of its own, and whoever asked has the answer
 // before.
 func TestShadowWaits(t *testing.T) {
-	t.Parallel()
 	w := start(t, func(o *Options) {
 		o.Detectors.Shadows = []Named{{Name: "main", File: servetest.Detector(t, 2)}}
 	})
@@ -589,7 +580,6 @@ func (s *Server) placesIn() int {
 
 // TestSlowClient: who does not send in time gets an answer and blocks nobody.
 func TestSlowClient(t *testing.T) {
-	t.Parallel()
 	s, err := New(t.Context(), Options{
 		Detectors:   Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}},
 		ReadTimeout: 50 * time.Millisecond, Running: 1, Waiting: 1,
@@ -638,7 +628,6 @@ func listening(t *testing.T, s *Server) (address string, stop func() error) {
 
 // TestOpenToAll: an address that other machines reach needs tokens.
 func TestOpenToAll(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -652,7 +641,6 @@ func TestOpenToAll(t *testing.T) {
 
 // TestOpenAPI: the description has each route, and no other.
 func TestOpenAPI(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	_, _, text := ask(t, "GET", w.url+"/openapi.json", nil, nil)
 	var described struct {
@@ -685,7 +673,6 @@ func TestOpenAPI(t *testing.T) {
 
 // TestNumber: JSON has no infinities.
 func TestNumber(t *testing.T) {
-	t.Parallel()
 	if b, err := json.Marshal([]number{1.5, number(math.Inf(-1))}); err != nil || string(b) != "[1.5,null]" {
 		t.Error(string(b), err)
 	}
@@ -694,7 +681,6 @@ func TestNumber(t *testing.T) {
 // TestPage: the page and what it needs are there for everybody, and nothing of it is
 // run by another site's leave.
 func TestPage(t *testing.T) {
-	t.Parallel()
 	w := start(t, nil)
 	for path, says := range map[string]string{"/": "/page.js", "/page.js": "use strict", "/page.css": "#flagged", "/style.css": "body{"} {
 		status, header, text := ask(t, "GET", w.url+path, nil, nil)

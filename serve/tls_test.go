@@ -21,7 +21,6 @@ import (
 // TestTLS: with a certificate the service answers over TLS, by HTTP/2 too, and not
 // without it.
 func TestTLS(t *testing.T) {
-	t.Parallel()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

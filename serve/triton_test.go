@@ -76,7 +76,6 @@ print(json.dumps(first))
 
 // TestTritonClient: tritonclient from PyPI, unchanged, gets the verdicts of detect.
 func TestTritonClient(t *testing.T) {
-	t.Parallel()
 	packages := filepath.Join(testenv.Root(t), ".setup", "triton")
 	if _, err := os.Stat(packages); err != nil {
 		testenv.Missing(t, "tritonclient", "run `make setup`", err)

@@ -30,7 +30,6 @@ func openImages(t *testing.T, dir string, opts ImagesOptions) *Images {
 }
 
 func TestImages(t *testing.T) {
-	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "images")
 	m := openImages(t, dir, ImagesOptions{MaxBytes: 1000})
 	has := func(m *Images, n int) bool {
@@ -89,7 +88,6 @@ func TestImages(t *testing.T) {
 }
 
 func TestImagesWanted(t *testing.T) {
-	t.Parallel()
 	for keep, want := range map[Keep][2]bool{"": {false, true}, KeepOOD: {false, true}, KeepAll: {true, true}, KeepNone: {false, false}} {
 		m := openImages(t, t.TempDir(), ImagesOptions{Keep: keep})
 		if got := [2]bool{m.Wants(&Verdict{}), m.Wants(&Verdict{Verdict: detector.Verdict{OOD: true}})}; got != want {
@@ -106,7 +104,6 @@ func TestImagesWanted(t *testing.T) {
 // TestImagesOfOthers: nothing outside of the folder is read or written, and nothing
 // but a regular file with the right bytes is an image.
 func TestImagesOfOthers(t *testing.T) {
-	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	m := openImages(t, dir, ImagesOptions{})
 	sum, data := picture(1, 50)
@@ -147,7 +144,6 @@ func TestImagesOfOthers(t *testing.T) {
 }
 
 func TestImagesAtOnce(t *testing.T) {
-	t.Parallel()
 	m := openImages(t, t.TempDir(), ImagesOptions{MaxBytes: 2000})
 	var wait sync.WaitGroup
 	for range 4 {

@@ -9,7 +9,6 @@ import (
 // TestNoDatabases: who imports the pipeline, or watches for drift, compiles no
 // database, and nothing here knows of HTTP but what the drivers bring.
 func TestNoDatabases(t *testing.T) {
-	t.Parallel()
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip(err)
 	}

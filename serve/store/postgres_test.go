@@ -14,7 +14,6 @@ import (
 )
 
 func TestPostgres(t *testing.T) {
-	t.Parallel()
 	server := testenv.StartPostgres(t)
 	n := 0
 	place := func(t *testing.T) string { // in a schema of its own

@@ -17,7 +17,6 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // TestQueueGroups: while one batch is stored the next gathers, and a batch is bounded.
 func TestQueueGroups(t *testing.T) {
-	t.Parallel()
 	s := &gate{open: make(chan struct{})}
 	q, err := NewQueue(s, QueueOptions{Size: 20, Batch: 8, Wait: time.Minute, Log: quiet})
 	must(t, err)
@@ -115,7 +114,6 @@ func (s *gate) sizes() string {
 // TestQueueHangs: a store that does not answer delays an answer by the wait of the
 // queue, and later answers not at all.
 func TestQueueHangs(t *testing.T) {
-	t.Parallel()
 	s := &gate{open: make(chan struct{})}
 	q, err := NewQueue(s, QueueOptions{Wait: 50 * time.Millisecond, Timeout: time.Minute, Log: quiet})
 	must(t, err)
@@ -141,7 +139,6 @@ func TestQueueHangs(t *testing.T) {
 // TestFullDisk fills the disk that SQLite may use. Storing ends and is told, answers
 // go on, and storing goes on when there is room again.
 func TestFullDisk(t *testing.T) {
-	t.Parallel()
 	place := filepath.Join(t.TempDir(), "store.db")
 	s := open(t, place, Options{})
 	var log logged

@@ -25,7 +25,6 @@ import (
 var ctx = context.Background()
 
 func TestSQLite(t *testing.T) {
-	t.Parallel()
 	name := "a store%41?#.db"
 	if runtime.GOOS == "windows" {
 		name = "a store%41#.db"
@@ -589,7 +588,6 @@ func testVersions(t *testing.T, place string) {
 }
 
 func TestNewID(t *testing.T) {
-	t.Parallel()
 	seen := map[string]bool{}
 	for range 1000 {
 		id := NewID()
@@ -606,7 +604,6 @@ func TestNewID(t *testing.T) {
 }
 
 func TestName(t *testing.T) {
-	t.Parallel()
 	for place, want := range map[string]string{
 		"postgres://user:secret@host:5432/db?password=secret2": "postgres://user:xxxxx@host:5432/db",
 		"postgres://user:%zz@host/":                            "PostgreSQL",
@@ -620,7 +617,6 @@ func TestName(t *testing.T) {
 
 // TestPlaces: what is no store of ours is refused, and stays as it is.
 func TestPlaces(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	foreign := filepath.Join(dir, "foreign.db")
 	other, err := sql.Open("sqlite", foreign)
@@ -649,7 +645,6 @@ func TestPlaces(t *testing.T) {
 // TestWitness: another program, which knows the text on the audit trail, finds the
 // same hashes.
 func TestWitness(t *testing.T) {
-	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testenv.Missing(t, "python3", "install Python 3", err)

@@ -11,7 +11,6 @@ import (
 // TestSetAside: about a fifth is set aside; who was set aside stays so when more images
 // come, and none that was learned is set aside later where the class has some already.
 func TestSetAside(t *testing.T) {
-	t.Parallel()
 	images := func(n int) (all []reviewed, groups []int) {
 		for i := range n {
 			all = append(all, reviewed{Record: store.Record{Verdict: store.Verdict{Image: fmt.Sprintf("%064x", i)}}, class: []string{"a", "b"}[i%2]})
@@ -65,7 +64,6 @@ func TestSetAside(t *testing.T) {
 
 // TestDisagree: a review that was undone, and the same said twice, are no disagreement.
 func TestDisagree(t *testing.T) {
-	t.Parallel()
 	class := func(name string) store.Review { return store.Review{Decision: store.IsClass, Class: name} }
 	undo := store.Review{Decision: store.Undo}
 	for i, tt := range []struct {
@@ -86,7 +84,6 @@ func TestDisagree(t *testing.T) {
 
 // TestEnough: the learning curve's answer by how many images became right.
 func TestEnough(t *testing.T) {
-	t.Parallel()
 	point := func(reviews, images, right int) Point {
 		p := Point{Reviews: reviews, Images: images, Right: right, right: make([]bool, images)}
 		for i := range right {

@@ -49,7 +49,6 @@ func open(t *testing.T, opts Options) *Set {
 // TestSameVerdicts: a detector here says what pipeline.Judge says, from many goroutines
 // at once.
 func TestSameVerdicts(t *testing.T) {
-	t.Parallel()
 	file := servetest.Detector(t, 1)
 	judge, err := pipeline.OpenJudge(t.Context(), file, pipeline.JudgeOptions{})
 	if err != nil {
@@ -94,7 +93,6 @@ func TestSameVerdicts(t *testing.T) {
 // TestReplace: a file that changes replaces a detector, whose users keep it until they
 // are done; one that cannot be used changes nothing.
 func TestReplace(t *testing.T) {
-	t.Parallel()
 	first, second := servetest.Detector(t, 1), servetest.Detector(t, 2)
 	file := filepath.Join(t.TempDir(), "detector")
 	copyFile(t, first, file)
@@ -168,7 +166,6 @@ func TestReplace(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	t.Parallel()
 	file := servetest.Detector(t, 1)
 	for _, tt := range []struct {
 		opts   Options
@@ -203,7 +200,6 @@ func TestOpenRefuses(t *testing.T) {
 // TestProbeRefuses: a file whose probe another model answered is refused, also where the
 // model is open already, and the old detector still serves.
 func TestProbeRefuses(t *testing.T) {
-	t.Parallel()
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 // TestOnce: who asks for the same meanwhile gets the same, and who asks later has it
 // done anew.
 func TestOnce(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var g Flight[string, int]
 		runs := 0
@@ -55,7 +54,6 @@ func TestOnce(t *testing.T) {
 
 // TestCancel: one who leaves disturbs no other; the last one ends the work.
 func TestCancel(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var g Flight[int, int]
 		ended := errors.New("ended")
@@ -99,7 +97,6 @@ func TestCancel(t *testing.T) {
 
 // TestAfterDelivery: work goes on after its result is out, and Wait waits for it.
 func TestAfterDelivery(t *testing.T) {
-	t.Parallel()
 	var g Flight[int, int]
 	ctx, cancel := context.WithCancel(t.Context())
 	went := false
@@ -121,7 +118,6 @@ func TestAfterDelivery(t *testing.T) {
 
 // TestPanic: a panic is an error of those who asked.
 func TestPanic(t *testing.T) {
-	t.Parallel()
 	var g Flight[int, int]
 	if _, _, err := g.Do(t.Context(), 1, func(context.Context, func(int, error)) { panic("boom") }); err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Error(err)

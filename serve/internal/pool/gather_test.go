@@ -31,7 +31,6 @@ func expect(t *testing.T, result func() (int, error), want int) {
 }
 
 func TestNothingWaitsForNothing(t *testing.T) {
-	t.Parallel()
 	coming, sizes := 0, []int(nil)
 	g := group(&coming, &sizes)
 	expect(t, g.Add("a", 1), 2)
@@ -42,7 +41,6 @@ func TestNothingWaitsForNothing(t *testing.T) {
 }
 
 func TestManyAreDoneTogether(t *testing.T) {
-	t.Parallel()
 	coming, sizes := 100, []int(nil)
 	g := group(&coming, &sizes)
 	var results []func() (int, error)
@@ -63,7 +61,6 @@ func TestManyAreDoneTogether(t *testing.T) {
 }
 
 func TestAnErrorIsThatOfItsBlock(t *testing.T) {
-	t.Parallel()
 	coming, sizes := 3, []int(nil)
 	g := group(&coming, &sizes)
 	bad := g.Add("a", -1)
@@ -77,7 +74,6 @@ func TestAnErrorIsThatOfItsBlock(t *testing.T) {
 }
 
 func TestAPanicLeavesNobodyWaiting(t *testing.T) {
-	t.Parallel()
 	coming := 3
 	g := &pool.Gather[int, int, int]{Most: 4, Coming: func(int) int { return coming }, Do: func(int, []int) ([]int, error) { panic("no") }}
 	first := g.Add(1, 1)
@@ -96,7 +92,6 @@ func TestAPanicLeavesNobodyWaiting(t *testing.T) {
 }
 
 func TestFromManyGoroutines(t *testing.T) {
-	t.Parallel()
 	g := &pool.Gather[int, int, int]{Most: 4, Coming: func(int) int { return 0 }, Do: func(_ int, values []int) ([]int, error) { return values, nil }}
 	var all sync.WaitGroup
 	for i := range 200 {
@@ -107,7 +102,6 @@ func TestFromManyGoroutines(t *testing.T) {
 
 // One key's value does not wait for what comes of another.
 func TestKeysWaitAlone(t *testing.T) {
-	t.Parallel()
 	g := &pool.Gather[string, int, int]{Most: 4, Coming: func(key string) int {
 		if key == "busy" {
 			return 100

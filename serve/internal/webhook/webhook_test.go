@@ -23,7 +23,6 @@ import (
 
 // TestSignature: the example of Standard Webhooks' own libraries.
 func TestSignature(t *testing.T) {
-	t.Parallel()
 	secret, err := base64.StdEncoding.DecodeString("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +183,6 @@ func add(t *testing.T, s store.Store, from, to int) (flagged []string) {
 // TestWebhook: flagged verdicts come at least once, in order, over restarts and refusals,
 // and nothing of before the webhook was named.
 func TestWebhook(t *testing.T) {
-	t.Parallel()
 	s, r := opened(t), newReceiver(t, 0.3)
 	add(t, s, 0, 30)
 	o := Options{URL: r.URL + "/hook", SecretFile: secretFile(t), Store: s}
@@ -215,7 +213,6 @@ func TestWebhook(t *testing.T) {
 // TestReplicas: while all goes well, several replicas send nothing twice, and another one
 // goes on when the one that sends ends.
 func TestReplicas(t *testing.T) {
-	t.Parallel()
 	s, r := opened(t), newReceiver(t, 0)
 	o := Options{URL: r.URL + "/hook", SecretFile: secretFile(t), Store: s, On: OnAll}
 	var stops []func()
@@ -235,7 +232,6 @@ func TestReplicas(t *testing.T) {
 // TestAlarms: an alarm is sent once as long as it is raised, whoever sends, and again when
 // it is raised anew.
 func TestAlarms(t *testing.T) {
-	t.Parallel()
 	s, r := opened(t), newReceiver(t, 0)
 	var mu sync.Mutex
 	raised := []Alarm{{Key: "a", Source: "gate", Data: "one"}}
@@ -271,7 +267,6 @@ func TestAlarms(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	t.Parallel()
 	s, file := opened(t), secretFile(t)
 	short := filepath.Join(t.TempDir(), "short")
 	if err := os.WriteFile(short, []byte("secret\n"), 0o600); err != nil {
