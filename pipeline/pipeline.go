@@ -95,7 +95,6 @@ const (
 	IssueDuplicate         = training.Duplicate
 	IssueLeak              = training.Leak
 	IssueOutlier           = training.Outlier
-	FewImages              = evaluation.Few
 
 	DefaultOpset = detector.DefaultOpset
 	DefaultFolds = evaluation.DefaultFolds

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -262,8 +263,8 @@ func TestInspectionInBrowser(t *testing.T) {
 			{ID: "leak", Title: "Leaks"},
 		},
 		Odd:      []Finding{odd},
-		Classes:  []InspectedClass{{Name: "cat", Rows: 12, Accuracy: "91.7%", Wrong: 1}, {Name: "dog", Rows: 3, Accuracy: "–", Few: true}, {Name: "newt", Rows: 100, Accuracy: "8.0%"}},
-		Overlaps: []ClassOverlap{{"cat", "dog", 3, "25.0%"}, {"dog", "cat", 1, "5.0%"}},
+		Classes:  []InspectedClass{{Name: "cat", Rows: 32, Accuracy: 0.917, Wrong: 1}, {Name: "dog", Rows: 3, Accuracy: math.NaN()}, {Name: "newt", Rows: 100, Accuracy: 0.08}},
+		Overlaps: []ClassOverlap{{"cat", "dog", 3, 0.25}, {"dog", "cat", 1, 0.05}},
 		Commands: []string{"mlrbfn inspect --features F --out REPORT"}, Facts: []Fact{{"version", "1"}},
 	}
 	if err := WriteInspection(dir, in); err != nil {

@@ -39,19 +39,24 @@ type Finding struct {
 	Other     *Image // that shows the same; nil for none
 }
 
-// InspectedClass is a line of the table of classes.
+// InspectedClass counts the findings in the rows of a label.
 type InspectedClass struct {
-	Name                                  string
-	Rows, Wrong, Copies, Leaked, Outliers int
-	Accuracy                              string
-	Few                                   bool // too few images
+	Name string
+	Rows int
+	// Issues of each kind.
+	Wrong, Copies, Leaked, Outliers int
+
+	Accuracy float64 // share of its rows that are predicted as this class; NaN if unknown
 }
 
-// ClassOverlap says how often a class is predicted for the images of another.
+// FewImages is how many images a class should have at least.
+const FewImages = 20
+
+// ClassOverlap is a class that images of another are taken for.
 type ClassOverlap struct {
 	Label, Predicted string
 	Rows             int
-	Share            string
+	Share            float64 // of the label's rows
 }
 
 // inspectionView is an Inspection as the page's template reads it.
@@ -129,11 +134,11 @@ func (v *inspectionView) tables(in Inspection) {
 	for _, c := range in.Classes {
 		classes.Options = append(classes.Options, c.Name)
 		rows := whole(c.Rows)
-		if c.Few {
+		if c.Rows < FewImages {
 			rows.Mean, rows.Wrong = rows.Mean+" (few)", true
 		}
 		v.ClassTable.Rows = append(v.ClassTable.Rows, tableRow{c.Name, []tableCell{rows,
-			{Mean: c.Accuracy, Sort: percentSort(c.Accuracy)}, whole(c.Wrong), whole(c.Copies), whole(c.Leaked), whole(c.Outliers)}})
+			shareCell(c.Accuracy), whole(c.Wrong), whole(c.Copies), whole(c.Leaked), whole(c.Outliers)}})
 	}
 	if len(classes.Options) > 1 {
 		v.Filter = []choice{classes}
@@ -144,15 +149,6 @@ func (v *inspectionView) tables(in Inspection) {
 	v.OverlapTable = &table{Caption: "Images of a class that are predicted as another", Head: "images labelled", Columns: []string{"are predicted as", "images", "of the class"}}
 	for _, o := range in.Overlaps {
 		v.OverlapTable.Rows = append(v.OverlapTable.Rows, tableRow{o.Label, []tableCell{
-			{Mean: o.Predicted, Sort: o.Predicted}, whole(o.Rows), {Mean: o.Share, Sort: percentSort(o.Share)}}})
+			{Mean: o.Predicted, Sort: o.Predicted}, whole(o.Rows), shareCell(o.Share)}})
 	}
-}
-
-// percentSort returns the sort key of a share such as 12.5%; "" for none.
-func percentSort(share string) string {
-	number, ok := strings.CutSuffix(share, "%")
-	if !ok {
-		return ""
-	}
-	return number
 }

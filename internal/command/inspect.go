@@ -83,6 +83,8 @@ const mostShown = 200
 
 func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	page := report.Inspection{
+		Classes:  r.Classes,
+		Overlaps: r.Overlaps,
 		Lead:     []string{inspectionLead(r)},
 		Notes:    inspectionNotes(r),
 		Commands: []string{line},
@@ -118,15 +120,6 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	}
 	for _, f := range r.Failed {
 		page.Failed = append(page.Failed, report.Failure{Path: f.Path, Error: f.Error})
-	}
-	for _, class := range r.Classes {
-		page.Classes = append(page.Classes, report.InspectedClass{
-			Name: class.Name, Rows: class.Rows, Wrong: class.Wrong, Copies: class.Copies, Leaked: class.Leaked, Outliers: class.Outliers,
-			Accuracy: sharePercent(class.Accuracy), Few: class.Rows < pipeline.FewImages,
-		})
-	}
-	for _, o := range r.Overlaps {
-		page.Overlaps = append(page.Overlaps, report.ClassOverlap{Label: o.Label, Predicted: o.Predicted, Rows: o.Rows, Share: sharePercent(o.Share)})
 	}
 	return page
 }

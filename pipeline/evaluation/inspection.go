@@ -55,7 +55,7 @@ func (o InspectOptions) withDefaults() (InspectOptions, error) {
 
 // Inspection lists the findings of an inspection.
 type Inspection struct {
-	Classes []InspectedClass
+	Classes []report.InspectedClass
 	Rows    int // rows of the features
 	Test    int // rows of the test features
 	// Unlabelled rows have no label, and are looked at for copies alone.
@@ -63,7 +63,7 @@ type Inspection struct {
 	// Accuracy is the share of labelled rows whose label the out-of-fold prediction
 	// is; NaN where there were too few rows or classes to predict any.
 	Accuracy float64
-	Overlaps []Overlap
+	Overlaps []report.ClassOverlap
 	Issues   []training.Issue // the most certain first
 	Odd      []Odd
 	// Unread is how many images could not be read any more; they are judged by their
@@ -76,26 +76,6 @@ type Inspection struct {
 	Notes []string
 
 	Images []report.Image // of all rows, the test's last; Decode reads them
-}
-
-// Few is how many images a class should have at least.
-const Few = 20
-
-// InspectedClass counts the findings in the rows of a label.
-type InspectedClass struct {
-	Name string
-	Rows int
-	// Issues of each kind.
-	Wrong, Copies, Leaked, Outliers int
-
-	Accuracy float64 // share of its rows that are predicted as this class
-}
-
-// Overlap is two classes that are taken for each other.
-type Overlap struct {
-	Label, Predicted string
-	Rows             int
-	Share            float64 // of the label's rows
 }
 
 // inspector is one inspection.
@@ -236,9 +216,9 @@ func (in *inspector) run(ctx context.Context) error {
 		return err
 	}
 	r := in.report
-	r.Classes = make([]InspectedClass, classes)
+	r.Classes = make([]report.InspectedClass, classes)
 	for c, name := range in.Classes {
-		r.Classes[c] = InspectedClass{Name: name, Accuracy: math.NaN()}
+		r.Classes[c] = report.InspectedClass{Name: name, Accuracy: math.NaN()}
 	}
 	for _, y := range in.Labels[:in.train] {
 		if y < 0 {
@@ -275,6 +255,6 @@ func (in *inspector) run(ctx context.Context) error {
 	in.addOutliers(out)
 	in.addOdd()
 	training.SortIssues(r.Issues)
-	r.Classes = slices.DeleteFunc(r.Classes, func(c InspectedClass) bool { return c.Rows == 0 }) // of test images alone
+	r.Classes = slices.DeleteFunc(r.Classes, func(c report.InspectedClass) bool { return c.Rows == 0 }) // of test images alone
 	return nil
 }
