@@ -11,7 +11,6 @@ import (
 // TestAuto: whitening after L2, but without L2 if the length separates the classes
 // or there are few features, and no whitening if classes have no spread.
 func TestAuto(t *testing.T) {
-	t.Parallel()
 	for name, tt := range map[string]struct {
 		d      int
 		spread float64 // within a class

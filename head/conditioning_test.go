@@ -20,7 +20,6 @@ import (
 // TestGolden compares the distances after each conditioning with numpy's
 // (testdata/generate_golden.py).
 func TestGolden(t *testing.T) {
-	t.Parallel()
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +78,6 @@ func upTo(n int) []int {
 // TestWhitenedClassesAreRound: with almost no shrinkage, the covariance within
 // the classes becomes the identity.
 func TestWhitenedClassesAreRound(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := rapid.IntRange(1, 6).Draw(t, "d")
 		classes := rapid.IntRange(1, 3).Draw(t, "classes")
@@ -135,7 +133,6 @@ func mean(v []float64) float64 {
 }
 
 func TestFitRefuses(t *testing.T) {
-	t.Parallel()
 	data := features.Rows{X: []float32{1, 2, 1, 2}, D: 2, Labels: []int64{0, 0}, Index: upTo(2)}
 	for want, o := range map[string]head.ConditioningOptions{
 		"is one of":          {Kind: "sphere"},
@@ -156,7 +153,6 @@ func TestFitRefuses(t *testing.T) {
 // TestOddRows conditions rows unlike the training rows: none becomes NaN, and a
 // feature that was constant in training has no effect.
 func TestOddRows(t *testing.T) {
-	t.Parallel()
 	data := features.Rows{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Index: upTo(3)}
 	c, err := head.FitConditioning(context.Background(), data, features.Rows{}, 1, head.ConditioningOptions{Kind: head.Standardise})
 	if err != nil {

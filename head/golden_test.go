@@ -12,7 +12,6 @@ import (
 )
 
 func TestGoldenPlateau(t *testing.T) {
-	t.Parallel()
 	var g struct {
 		Patience int
 		LR0      float64
@@ -88,7 +87,6 @@ func checkMLP[T numeric.Real](g goldenMLP) func(*testing.T, float64) {
 }
 
 func TestGoldenMLPs(t *testing.T) {
-	t.Parallel()
 	var all struct{ MLPs []goldenMLP }
 	headtest.ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
 	for _, g := range all.MLPs {

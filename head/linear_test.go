@@ -63,7 +63,6 @@ func near(t *testing.T, what string, got, want []float64, tolerance float64) {
 }
 
 func TestScikitLearn(t *testing.T) {
-	t.Parallel()
 	for _, g := range tasks(t) {
 		train, held := g.rows()
 		for _, h := range g.Heads {
@@ -85,7 +84,6 @@ func TestScikitLearn(t *testing.T) {
 // TestChoice: C follows from the losses of the validation rows, which are
 // scikit-learn's.
 func TestChoice(t *testing.T) {
-	t.Parallel()
 	for _, g := range tasks(t) {
 		train, held := g.rows()
 		f, err := head.FitLinear(context.Background(), train, held, g.Classes, head.LinearOptions{})
@@ -127,7 +125,6 @@ func checkChoice(t *testing.T, f *head.FittedLinear) {
 // TestOneScale: with one scale the logits do not depend on how the features are
 // rotated or scaled together; with a scale for each feature they do.
 func TestOneScale(t *testing.T) {
-	t.Parallel()
 	rows := blobs(60, 4, 3, 9)
 	turned := rows
 	turned.X = slices.Clone(rows.X)
@@ -181,7 +178,6 @@ func blobs(n, d, classes int, seed uint64) features.Rows {
 // TestNear: a fit that begins with the weights of one class more has the same
 // result.
 func TestNear(t *testing.T) {
-	t.Parallel()
 	ctx, tolerance := context.Background(), 1e-13
 	rows := blobs(60, 7, 4, 3)
 	full, err := head.FitLinear(ctx, rows, features.Rows{}, 4, head.LinearOptions{})
@@ -216,7 +212,6 @@ func TestNear(t *testing.T) {
 // TestPasses bounds the passes over the rows. With more features than rows of a class
 // the diagonal is far from the Hessian: 64 passes, and 130 without its scale.
 func TestPasses(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ rows, features, classes, most int }{{20, 400, 60, 90}, {100, 9, 3, 50}} {
 		f, err := head.FitLinear(context.Background(), blobs(c.rows, c.features, c.classes, 4), features.Rows{}, c.classes, head.LinearOptions{})
 		if err != nil {
@@ -230,7 +225,6 @@ func TestPasses(t *testing.T) {
 
 // TestNarrow: products in float32 give nearly the same head, and the same choice of C.
 func TestNarrow(t *testing.T) {
-	t.Parallel()
 	train, val := blobs(200, 9, 3, 1), blobs(40, 9, 3, 2)
 	for _, rows := range []features.Rows{train, val} { // a large offset, which float32 must not see
 		for j := range rows.Labels {
@@ -257,7 +251,6 @@ func TestNarrow(t *testing.T) {
 // TestAnywhere: the head depends neither on the number of cores nor on whether the
 // rows are in memory.
 func TestAnywhere(t *testing.T) {
-	t.Parallel()
 	t.Run("float64", anywhere)
 	defer head.AlwaysNarrow()()
 	t.Run("float32", anywhere)
@@ -299,7 +292,6 @@ func anywhere(t *testing.T) {
 // TestEdges: classes without rows, one class, features that do not vary, huge
 // ones, and more features than rows.
 func TestEdges(t *testing.T) {
-	t.Parallel()
 	ctx := context.Background()
 	rows := blobs(20, 6, 3, 5)
 	f, err := head.FitLinear(ctx, rows, features.Rows{}, 5, head.LinearOptions{})

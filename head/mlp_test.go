@@ -14,7 +14,6 @@ import (
 )
 
 func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 4))
 		const n = 3
@@ -50,7 +49,6 @@ func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
 }
 
 func TestTrainMLPLearns(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(201, 6, 4, 2)
 	for layers := 1; layers <= 4; layers++ {
 		m, epochs, err := TrainMLP(context.Background(), MLPConfig{Layers: layers, Hidden: 16}, train, val, 4, TrainOptions{Epochs: 60, Batch: 32, LR: 1e-2})

@@ -113,7 +113,6 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 }
 
 func TestGoldenLayers(t *testing.T) {
-	t.Parallel()
 	for _, file := range []string{"layer_forward.json", "last_layer_forward.json", "edge_cases.json"} {
 		var cases []goldenLayer
 		headtest.Golden(t, file, &cases)
@@ -225,7 +224,6 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 // TestGoldenAblations compares networks without one of the paper's steps with
 // PyTorch's results (testdata/generate_ablations.py).
 func TestGoldenAblations(t *testing.T) {
-	t.Parallel()
 	var all struct{ Heads []goldenNetwork }
 	headtest.ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
 	for _, g := range all.Heads {
@@ -234,7 +232,6 @@ func TestGoldenAblations(t *testing.T) {
 }
 
 func TestGoldenNetworks(t *testing.T) {
-	t.Parallel()
 	for _, k := range []string{"1", "1.5", "2", "3"} {
 		var g goldenNetwork
 		headtest.Golden(t, "network_k"+k+".json", &g)
@@ -302,7 +299,6 @@ func checkTraining[T numeric.Real](g goldenTraining) func(*testing.T, float64) {
 }
 
 func TestGoldenInitialiseAndTrain(t *testing.T) {
-	t.Parallel()
 	var g goldenTraining
 	headtest.Golden(t, "init_and_train.json", &g)
 	headtest.Both(t, "20 steps", checkTraining[float32](g), checkTraining[float64](g))

@@ -53,7 +53,6 @@ func of(n *PaperNetwork) *Head { return &Head{Network: n} }
 // TestGradientsAgainstFiniteDifferences checks every gradient by every
 // parameter and input of random networks, in float64.
 func TestGradientsAgainstFiniteDifferences(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1, 1.5, 2, 2.7, 3)
 		const n = 3
@@ -79,7 +78,6 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 // TestConfidenceIsBounded: confidences are in [0, 1], and far from all centroids
 // they are low for every class.
 func TestConfidenceIsBounded(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1, 2, 3)
 		x := headtest.DrawRows(t, m.Dim(), 70) // more than a batch
@@ -104,7 +102,6 @@ func TestConfidenceIsBounded(t *testing.T) {
 }
 
 func TestPredictorsAgree(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1.5, 2)
 		x := headtest.DrawRows(t, m.Dim(), 300)
@@ -138,7 +135,6 @@ func bytesOf(m *Head) []byte {
 }
 
 func TestTrainLearnsAndRepeats(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2)
 	cfg, opts := Paper{Layers: 3, Centroids: 12, Projection: 10}, TrainOptions{Epochs: 30, Batch: 50, LR: 1e-2, Seed: 7}
 	m, epochs, err := Train(context.Background(), cfg, train, val, 4, opts)
@@ -170,7 +166,6 @@ func TestTrainLearnsAndRepeats(t *testing.T) {
 }
 
 func TestTrainStopsWhenCancelled(t *testing.T) {
-	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	opts := TrainOptions{Epochs: 1000, Progress: func(e Epoch) {
 		if e.Epoch == 3 {
@@ -186,7 +181,6 @@ func TestTrainStopsWhenCancelled(t *testing.T) {
 // TestInitialisationStopsWhenCancelled: with a general norm it would take
 // minutes.
 func TestInitialisationStopsWhenCancelled(t *testing.T) {
-	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_, _, err := Train(ctx, Paper{Norm: 2.5, Centroids: 400}, headtest.Blobs(1000, 1000, 10, 1), features.Rows{}, 10, TrainOptions{Batch: 1000})
@@ -196,7 +190,6 @@ func TestInitialisationStopsWhenCancelled(t *testing.T) {
 }
 
 func TestTrainRefuses(t *testing.T) {
-	t.Parallel()
 	good := headtest.Blobs(20, 3, 2, 1)
 	nan := headtest.Blobs(20, 3, 2, 1)
 	nan.X[7] = float32(math.NaN())
@@ -234,7 +227,6 @@ func TestTrainRefuses(t *testing.T) {
 // TestTrainCopiesOfOneRow: identical rows give neither widths nor classes, but
 // the results must still be finite.
 func TestTrainCopiesOfOneRow(t *testing.T) {
-	t.Parallel()
 	data := features.Rows{X: make([]float32, 40*3), D: 3, Labels: make([]int64, 40)}
 	for i := range 40 {
 		data.Index = append(data.Index, i)
@@ -246,7 +238,6 @@ func TestTrainCopiesOfOneRow(t *testing.T) {
 }
 
 func TestValidateRefuses(t *testing.T) {
-	t.Parallel()
 	tests := map[string]func(*PaperNetwork){
 		"no layers":      func(m *PaperNetwork) { m.Layers = nil },
 		"not finite":     func(m *PaperNetwork) { m.Layers[1].Beta[0] = float32(math.Inf(1)) },
@@ -323,7 +314,6 @@ func BenchmarkPredict(b *testing.B) {
 // TestRepresentations: without depression log φ_c is −β⁺_c ‖r−c‖² of the last
 // layer's input r.
 func TestRepresentations(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 2)
 		m.NoDepression = true

@@ -33,7 +33,6 @@ func rowsOf(n, d int) features.Rows {
 // TestReducedPCA: with less memory than D×D matrices take, the principal axes of
 // the rows are the same, up to their signs.
 func TestReducedPCA(t *testing.T) {
-	t.Parallel()
 	data := rowsOf(40, 300)
 	for _, l2 := range []bool{false, true} {
 		o := head.ConditioningOptions{Kind: head.PCA, L2: l2, Dims: 12}
@@ -64,7 +63,6 @@ func TestReducedPCA(t *testing.T) {
 // TestReducedWhitening: rows of a class have unit variance in every coordinate,
 // up to the shrinkage, and the classes stay separable.
 func TestReducedWhitening(t *testing.T) {
-	t.Parallel()
 	data := rowsOf(330, 2000)
 	train, validation := data.With(data.Index[:300]), data.With(data.Index[300:])
 	for _, kind := range []head.ConditioningKind{head.Auto, head.Whiten} {
@@ -109,7 +107,6 @@ func TestReducedWhitening(t *testing.T) {
 }
 
 func TestTooLittleMemory(t *testing.T) {
-	t.Parallel()
 	_, err := head.FitConditioning(t.Context(), rowsOf(10, 2000), features.Rows{}, 3, head.ConditioningOptions{Kind: head.Whiten, Memory: 1000})
 	if wrong := (*options.Error)(nil); !errors.As(err, &wrong) || wrong.Option != "Memory" {
 		t.Errorf("got %v", err)

@@ -92,7 +92,6 @@ func (g *golden) data(x headtest.Matrix, labels []int64) features.Rows {
 // TestGoldenConditioning compares the input of a residual network, except for the
 // rotation: W Wᵀ determines the distances.
 func TestGoldenConditioning(t *testing.T) {
-	t.Parallel()
 	g := readGolden(t)
 	d := len(g.X[0])
 	data := func(x headtest.Matrix, labels []int64) features.Rows {
@@ -120,7 +119,6 @@ func TestGoldenConditioning(t *testing.T) {
 }
 
 func TestGoldenDensity(t *testing.T) {
-	t.Parallel()
 	g := readGolden(t)
 	fitted, err := fitDensity(t.Context(), g.data(g.X, g.Y), g.data(g.XV, g.YV), 3)
 	if err != nil {
@@ -145,7 +143,6 @@ func TestGoldenDensity(t *testing.T) {
 }
 
 func TestGoldenFirstWidth(t *testing.T) {
-	t.Parallel()
 	g := readGolden(t)
 	for times, want := range g.FirstWidths {
 		k, err := strconv.ParseFloat(times, 64)
@@ -217,13 +214,11 @@ func residualCheckNetwork[T numeric.Real](g golden) func(*testing.T, float64) {
 }
 
 func TestResidualGoldenNetworks(t *testing.T) {
-	t.Parallel()
 	g := readGolden(t)
 	headtest.Both(t, "two hidden layers", residualCheckNetwork[float32](g), residualCheckNetwork[float64](g))
 }
 
 func TestGoldenScore(t *testing.T) {
-	t.Parallel()
 	g := readGolden(t)
 	c := g.Constants
 	score := HeadScore{Nearness: Scale{Mean: -c.NearMean, Deviation: c.NearDeviation}, Decision: Scale{Mean: c.GenMean, Deviation: c.GenDeviation}}
@@ -252,7 +247,6 @@ func TestGoldenScore(t *testing.T) {
 // TestDecisionOfManyClasses compares G with its definition for the 100 largest of
 // more classes, and for one almost certain class.
 func TestDecisionOfManyClasses(t *testing.T) {
-	t.Parallel()
 	l := make([]float64, 150)
 	for c := range l {
 		l[c] = 3 * math.Sin(float64(7*c))

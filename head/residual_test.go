@@ -55,7 +55,6 @@ func drawNetwork(t *rapid.T) *ResidualNetwork {
 func residualOf(n *ResidualNetwork) *Head { return &Head{Network: n} }
 
 func TestResidualGradientsAgainstFiniteDifferences(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawNetwork(t)
 		const n = 3
@@ -101,7 +100,6 @@ func logSum(logPhi []float64) float64 {
 // up to at most 1 and to at most what the distance from the data allows, so that
 // they go to 0 in every direction.
 func TestResidualConfidenceIsBounded(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawNetwork(t)
 		x := headtest.DrawRows(t, m.Dim(), 70) // more than a batch
@@ -146,7 +144,6 @@ func TestResidualConfidenceIsBounded(t *testing.T) {
 // the range where the loss is finite, however float32 rounds the large numbers that
 // cancel in it.
 func TestFarRowsHaveALoss(t *testing.T) {
-	t.Parallel()
 	const e, rows = 5, 256
 	m := residualNewNetwork(Residual{Layers: 1, Recovery: 1.1}, e, 3)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -176,7 +173,6 @@ func TestFarRowsHaveALoss(t *testing.T) {
 // TestOddRows has rows with NaN and infinities: they must neither change other rows
 // nor count as in-distribution.
 func TestOddRows(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNetwork(t)
 		m := residualOf(n)
@@ -204,7 +200,6 @@ func TestOddRows(t *testing.T) {
 }
 
 func TestClassesPermute(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawNetwork(t)
 		classes, e := m.Classes(), m.Layers[0].In
@@ -242,7 +237,6 @@ func TestClassesPermute(t *testing.T) {
 // TestStartsAsItsClosedForm: before the first step a head of any depth is
 // the Gaussians at the class means with one width, times the density.
 func TestStartsAsItsClosedForm(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(200, 6, 3, 1), headtest.Blobs(60, 6, 3, 2)
 	for layers := 1; layers <= 4; layers++ {
 		cfg, err := Residual{Layers: layers, Centroids: 7, Projection: 4}.withDefaults()
@@ -305,7 +299,6 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 // the softmax of the classifier's logits, up to the one factor that the validation
 // rows choose.
 func TestStartsAsALinearClassifier(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(200, 6, 3, 1), headtest.Blobs(60, 6, 3, 2)
 	means, err := fitDensity(t.Context(), train, val, 3)
 	if err != nil {
@@ -373,7 +366,6 @@ func residualWhitened(t *testing.T, classes int, train, val features.Rows) (feat
 // TestUnseenClass: a class without training rows changes nothing for the
 // others, also if these overlap around its empty place.
 func TestUnseenClass(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2)
 	for _, d := range []features.Rows{train, val} {
 		for i := range d.X {
@@ -409,7 +401,6 @@ func TestUnseenClass(t *testing.T) {
 
 // TestTrainLearns checks accuracy, and confidence far away.
 func TestTrainLearns(t *testing.T) {
-	t.Parallel()
 	train, val := residualWhitened(t, 4, headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2))
 	for layers := 1; layers <= 3; layers++ {
 		m, epochs, err := Train(t.Context(), Residual{Layers: layers, Centroids: 20}, train, val, 4, TrainOptions{Epochs: 10, LR: 3e-3, Schedule: Cosine})
@@ -446,7 +437,6 @@ func TestTrainLearns(t *testing.T) {
 
 // TestTrainOnOddData: training ends with a valid head or an error.
 func TestTrainOnOddData(t *testing.T) {
-	t.Parallel()
 	first := func(n int) features.Rows {
 		data := headtest.Blobs(60, 3, 3, 1)
 		data.Index = data.Index[:n]
@@ -516,7 +506,6 @@ func TestTrainOnOddData(t *testing.T) {
 }
 
 func TestResidualValidateRefuses(t *testing.T) {
-	t.Parallel()
 	for name, spoil := range map[string]func(*ResidualNetwork){
 		"no density":         func(m *ResidualNetwork) { m.Density = nil },
 		"density too short":  func(m *ResidualNetwork) { m.Density.D, m.Density.Means = 2, make([]float32, 4) },
@@ -550,7 +539,6 @@ func TestResidualValidateRefuses(t *testing.T) {
 }
 
 func TestFromSettingsRefuses(t *testing.T) {
-	t.Parallel()
 	good := Settings{Norm: 2, Recovery: 1.1, Residual: true}
 	if _, err := ResidualFromSettings(good); err != nil {
 		t.Fatal(err)
@@ -572,7 +560,6 @@ func TestFromSettingsRefuses(t *testing.T) {
 // TestBalanceHelpsSmallClasses: of classes of 150, 150 and 3 rows balanced training
 // finds more of the smallest than ordinary training.
 func TestBalanceHelpsSmallClasses(t *testing.T) {
-	t.Parallel()
 	const d, apart = 30, 3.5
 	draw := func(seed uint64, counts ...int) features.Rows {
 		rng, rows := rand.New(rand.NewPCG(seed, 3)), features.Rows{D: d}

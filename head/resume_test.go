@@ -48,7 +48,6 @@ func bytesOf(h *head.Head) []byte {
 // TestResumeBitIdentical stops runs after any of their steps and resumes them:
 // each ends with a bit-identical head and the same history.
 func TestResumeBitIdentical(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(90, 5, 3, 1), headtest.Blobs(40, 5, 3, 2)
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]string{"paper", "residual", "linear"}).Draw(t, "kind")
@@ -139,7 +138,6 @@ func TestResumeBitIdentical(t *testing.T) {
 // TestDivergedKeepsWhatWasGood continues a good state with a far too large
 // learning rate, and then with a sensible one.
 func TestDivergedKeepsWhatWasGood(t *testing.T) {
-	t.Parallel()
 	train, val := headtest.Blobs(90, 5, 3, 1), headtest.Blobs(40, 5, 3, 2)
 	cfg, opts := head.Paper{Layers: 2, Centroids: 6, Projection: 4}, head.TrainOptions{Epochs: 8, Batch: 30, LR: 0.01}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -203,7 +201,6 @@ func (s *scripted) Step([]float32, []int) float64 {
 }
 
 func TestWhatDiverges(t *testing.T) {
-	t.Parallel()
 	data := headtest.Blobs(20, 1, 1, 1) // two steps an epoch
 	for name, tt := range map[string]struct {
 		losses []float64
@@ -243,7 +240,6 @@ func TestWhatDiverges(t *testing.T) {
 }
 
 func TestResumeRefuses(t *testing.T) {
-	t.Parallel()
 	data := headtest.Blobs(90, 5, 3, 1)
 	cfg := head.Paper{Layers: 2, Centroids: 6, Projection: 4}
 	state := func() (taken *head.State) {
@@ -325,7 +321,6 @@ func ExampleStoppedError() {
 // TestTrainPaged: with rows in a file the same seed gives bit-identical heads,
 // even if training was interrupted and resumed with another amount of memory.
 func TestTrainPaged(t *testing.T) {
-	t.Parallel()
 	data, val := headtest.Blobs(900, 6, 3, 1), headtest.Blobs(90, 6, 3, 2)
 	for _, cfg := range []head.Config{head.Paper{Layers: 2, Centroids: 6}, head.Residual{Layers: 2, Centroids: 6}} {
 		_, isResidual := cfg.(head.Residual)

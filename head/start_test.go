@@ -9,7 +9,6 @@ import (
 )
 
 func TestGoldenKMeans(t *testing.T) {
-	t.Parallel()
 	var g struct {
 		Iterations []struct {
 			K        float64
@@ -57,7 +56,6 @@ func TestGoldenKMeans(t *testing.T) {
 }
 
 func TestGoldenInitialBeta(t *testing.T) {
-	t.Parallel()
 	var cases []struct {
 		K         float64
 		Data      headtest.Matrix

@@ -16,7 +16,6 @@ import (
 
 // TestGoldenShrinkage compares the chosen shrinkage with numpy's choice.
 func TestGoldenShrinkage(t *testing.T) {
-	t.Parallel()
 	text, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +89,6 @@ func drawClasses(t *rapid.T, least int) (data features.Rows, classes int) {
 // TestTurn: functions of the rows are functions of the first coordinates, and
 // distances are what they were.
 func TestTurn(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		data, classes := drawClasses(t, 10)
 		d := data.D
@@ -153,7 +151,6 @@ func TestTurn(t *testing.T) {
 // coordinates only, most in the first, and the matrix is the root of the inverse
 // covariance also with fewer rows than features.
 func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		data, classes := drawClasses(t, 10)
 		d, n := data.D, len(data.Index)
@@ -241,7 +238,6 @@ func TestWhitenBeginsWithTheClassMeans(t *testing.T) {
 // TestWhitenWithoutValidation: every tenth training row, class by class, replaces
 // validation rows, and without any of these the largest shrinkage is chosen.
 func TestWhitenWithoutValidation(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		data, classes := drawClasses(t, 2)
 		o := head.ConditioningOptions{Kind: head.Whiten, L2: rapid.Bool().Draw(t, "L2")}
@@ -287,7 +283,6 @@ func TestWhitenWithoutValidation(t *testing.T) {
 // TestWhitenInterleaved: the classes of rows cycle through ten, so that every
 // tenth row is of the same class.
 func TestWhitenInterleaved(t *testing.T) {
-	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 6))
 	data := features.Rows{D: 4}
 	for i := range 400 {

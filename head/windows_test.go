@@ -14,7 +14,6 @@ import (
 // TestWindowsOrder: an epoch shows each row once, and those of a window come from
 // as few blocks as can hold that many rows, plus two in which they begin and end.
 func TestWindowsOrder(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 3000).Draw(t, "rows")
 		w := windows{block: rapid.IntRange(1, 50).Draw(t, "block"), window: rapid.IntRange(1, 500).Draw(t, "window")}
@@ -39,7 +38,6 @@ func TestWindowsOrder(t *testing.T) {
 // TestWindowsFetchAhead: every block of an epoch is requested before its window
 // begins.
 func TestWindowsFetchAhead(t *testing.T) {
-	t.Parallel()
 	data := headtest.Paged(t, headtest.Blobs(1000, 5, 3, 1), 4000) // 100 rows a window
 	w := newWindows(data, 10)
 	if w.window != 100 {
@@ -60,7 +58,6 @@ func TestWindowsFetchAhead(t *testing.T) {
 }
 
 func TestBalance(t *testing.T) {
-	t.Parallel()
 	data := features.Rows{D: 1}
 	for i := range 90 {
 		y := int64(2) // class 1 is empty

@@ -81,7 +81,6 @@ func wilkinson(copies int, glue float64) *mat.SymDense {
 // TestEigen compares eigenvalues with gonum's, and checks that vectors satisfy
 // their definition.
 func TestEigen(t *testing.T) {
-	t.Parallel()
 	diagonal := mat.NewSymDense(5, nil)
 	for i, v := range []float64{3, -1, 0, 3, 2} {
 		diagonal.SetSym(i, i, v)
@@ -152,7 +151,6 @@ func TestEigen(t *testing.T) {
 }
 
 func TestEigenOfNoNumbers(t *testing.T) {
-	t.Parallel()
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		a := random(4, 9)
 		a.SetSym(1, 2, v)

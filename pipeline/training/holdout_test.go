@@ -99,7 +99,6 @@ func TestHoldOut(t *testing.T) {
 // TestHoldOutGroups: with many classes groups of them are left out, and each class
 // once.
 func TestHoldOutGroups(t *testing.T) {
-	t.Parallel()
 	o := quick(nearTwins(t, 23, 12))
 	_, result, err := Train(t.Context(), o)
 	if err != nil {
@@ -113,7 +112,6 @@ func TestHoldOutGroups(t *testing.T) {
 // TestFixedWeights: what is too little for class hold-out gets fixed weights, and
 // the result says so.
 func TestFixedWeights(t *testing.T) {
-	t.Parallel()
 	for name, features := range map[string]string{"two classes": nearTwins(t, 2, 200), "few images": nearTwins(t, 4, 8), "skipped": nearTwins(t, 5, 100)} {
 		o := quick(features)
 		o.NoHoldOut = name == "skipped"
@@ -138,7 +136,6 @@ func TestFixedWeights(t *testing.T) {
 }
 
 func TestHoldOutStops(t *testing.T) {
-	t.Parallel()
 	o := quick(nearTwins(t, 3, 50))
 	data, err := Open(t.Context(), o)
 	if err != nil {
@@ -158,7 +155,6 @@ func TestHoldOutStops(t *testing.T) {
 
 // TestWeigh: the best candidates count most, and the density always.
 func TestWeigh(t *testing.T) {
-	t.Parallel()
 	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5}, 10)
 	if len(w) != 3 || math.Abs(w["gen"]/w["vim-s"]-math.E) > 1e-9 || math.Abs(w["gen"]+w["vim-s"]-sumWeights) > 1e-9 || w[detector.DensityPart] != always {
 		t.Errorf("weights %v", w)
@@ -176,7 +172,6 @@ func TestWeigh(t *testing.T) {
 
 // Parts that are left out have no weight, with class hold-out and without.
 func TestWithoutParts(t *testing.T) {
-	t.Parallel()
 	for _, fixed := range []bool{false, true} {
 		o := quick(nearTwins(t, 4, 60))
 		o.NoHoldOut, o.WithoutParts = fixed, []string{detector.DensityPart, detector.DecisionPart, detector.GuardPart}
