@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/color"
 	"image/draw"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
@@ -78,6 +79,20 @@ func PixelsItem(name string, img image.Image) Item {
 	return Item{Path: name, Label: -1, memory: &inMemory{pixels: img}}
 }
 
+// RGB is an image of three bytes a pixel, which it does not copy.
+type RGB struct {
+	Pix           []byte // [Height, Width, 3]
+	Width, Height int
+}
+
+// ColorModel, Bounds and At make it an [image.Image].
+func (p *RGB) ColorModel() color.Model { return color.NRGBAModel }
+func (p *RGB) Bounds() image.Rectangle { return image.Rect(0, 0, p.Width, p.Height) }
+func (p *RGB) At(x, y int) color.Color {
+	at := p.Pix[3*(y*p.Width+x):]
+	return color.NRGBA{at[0], at[1], at[2], 255}
+}
+
 // CroppedItem is what a model's [preprocess.Spec.Crop] makes of an image: it is only
 // normalised.
 func CroppedItem(name string, img *preprocess.Cropped) Item {
@@ -97,11 +112,16 @@ func fromPixels(img image.Image, maxPixels int64) (*image.NRGBA, error) {
 		return nil, options.Errorf("MaxPixels", "image of %d×%d pixels is above the limit of %d", size.Dx(), size.Dy(), maxPixels)
 	}
 	out := image.NewNRGBA(image.Rect(0, 0, size.Dx(), size.Dy()))
-	if n, ok := img.(*image.NRGBA); ok { // exact where it is transparent, too
+	switch p := img.(type) {
+	case *image.NRGBA: // exact where it is transparent, too
 		for y := range size.Dy() {
-			copy(out.Pix[y*out.Stride:][:4*size.Dx()], n.Pix[n.PixOffset(size.Min.X, size.Min.Y+y):])
+			copy(out.Pix[y*out.Stride:][:4*size.Dx()], p.Pix[p.PixOffset(size.Min.X, size.Min.Y+y):])
 		}
-	} else {
+	case *RGB:
+		for i := range size.Dx() * size.Dy() {
+			copy(out.Pix[4*i:4*i+3], p.Pix[3*i:3*i+3])
+		}
+	default:
 		draw.Draw(out, out.Rect, img, size.Min, draw.Src)
 	}
 	for i := 3; i < len(out.Pix); i += 4 {

@@ -32,6 +32,9 @@ const tool = "mlrbfn extract"
 type ExtractOptions struct {
 	Model  string // folder of the backbone, or its .onnx file; extractor.PixelsName takes pixels as features
 	Images string // folder of images, one subfolder per class or flat; or an idx file of images
+	// Listing, where set, has the images, which may be in memory, in the place of Images,
+	// which is their folder then, if they have one.
+	Listing *images.Listing
 	// Sources, where set, are read in the place of Images: tars, Parquet files, folders of
 	// buckets, and lists, see package images. List and Names do not go with them.
 	Sources []string
@@ -131,7 +134,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 	if len(opts.Sources) > 0 {
 		return extractSources(ctx, opts)
 	}
-	if opts.List == "" {
+	if opts.List == "" && opts.Listing == nil {
 		if err := apart(opts.Images, opts.Out); err != nil {
 			return nil, err
 		}
@@ -261,9 +264,11 @@ func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (
 	if complete == nil {
 		complete = &images.Listing{Root: opts.Images, Items: items}
 	}
-	root, err := filepath.Abs(complete.Root) // needed again from other working directories
-	if err != nil {
-		return nil, detector.Source{}, "", fmt.Errorf("image folder: %w", err)
+	root := complete.Root
+	if root != "" { // it is needed again from other working directories
+		if root, err = filepath.Abs(root); err != nil {
+			return nil, detector.Source{}, "", fmt.Errorf("image folder: %w", err)
+		}
 	}
 	model, source, err := openBackbone(ctx, opts, complete)
 	return model, source, root, err

@@ -31,18 +31,23 @@ func list(ctx context.Context, cancel context.CancelCauseFunc, opts ExtractOptio
 				panic(p)
 			}
 		}()
-		all, err := images.ListContext(ctx, images.ListOptions{
-			Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names,
-			Found: func(item images.Item) error {
-				if opts.Shard.Holds(item.Path) {
-					l.add(item)
-				}
-				return nil
-			},
-		})
-		if err != nil {
-			cancel(err)
-			return err
+		found := func(item images.Item) error {
+			if opts.Shard.Holds(item.Path) {
+				l.add(item)
+			}
+			return nil
+		}
+		all := opts.Listing
+		if all == nil {
+			var err error
+			if all, err = images.ListContext(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names, Found: found}); err != nil {
+				cancel(err)
+				return err
+			}
+		} else {
+			for _, item := range all.Items {
+				_ = found(item)
+			}
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -65,15 +65,20 @@ func newCommand(name, synopsis, short, about string) *command {
 			c.help(cmd.OutOrStdout(), true)
 			return nil
 		}
-		if err := needed(c.FlagSet, c.required); err != nil {
-			return err
-		}
-		if err := c.useBuckets(); err != nil {
-			return err
-		}
-		return c.advise(c.run(cmd.Context(), Streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}))
+		return c.do(cmd.Context(), Streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()})
 	}
 	return c
+}
+
+// do runs the command, whose flags are set.
+func (c *command) do(ctx context.Context, s Streams) error {
+	if err := needed(c.FlagSet, c.required); err != nil {
+		return err
+	}
+	if err := c.useBuckets(); err != nil {
+		return err
+	}
+	return c.advise(c.run(ctx, s))
 }
 
 // Annotations of flags.

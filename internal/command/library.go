@@ -1,7 +1,9 @@
 package command
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,18 +22,12 @@ import (
 // takes several has several.
 type Settings map[string][]string
 
-// apply sets flags.
-func (s Settings) apply(c *command) error {
+// apply sets flags that offered tells of.
+func (s Settings) apply(c *command, offered func(*pflag.Flag) bool) error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		flag := c.Lookup(strings.ReplaceAll(name, "_", "-"))
-		if flag == nil || strings.Contains(name, "-") || !inLibraries(flag) {
-			var known []string
-			c.VisitAll(func(f *pflag.Flag) {
-				if inLibraries(f) {
-					known = append(known, strings.ReplaceAll(f.Name, "-", "_"))
-				}
-			})
-			return Usagef("there is no option %s; there are %s", name, strings.Join(known, ", "))
+		if flag == nil || strings.Contains(name, "-") || !offered(flag) {
+			return unknownOption(c, name, offered)
 		}
 		for _, value := range s[name] {
 			if err := c.Set(flag.Name, value); err != nil {
@@ -42,14 +38,77 @@ func (s Settings) apply(c *command) error {
 	return nil
 }
 
+// unknownOption is the error for a name that no option has.
+func unknownOption(c *command, name string, offered func(*pflag.Flag) bool) error {
+	known := pflag.NewFlagSet("", pflag.ContinueOnError)
+	var names []string
+	c.VisitAll(func(f *pflag.Flag) {
+		if offered(f) {
+			known.AddFlag(f)
+			names = append(names, strings.ReplaceAll(f.Name, "-", "_"))
+		}
+	})
+	if near := nearest(known, strings.ReplaceAll(name, "_", "-")); near != "" {
+		return Usagef("there is no option %s; did you mean %s?", name, strings.ReplaceAll(near, "-", "_"))
+	}
+	return Usagef("there is no option %s; there are %s", name, strings.Join(names, ", "))
+}
+
 // inLibraries tells whether libraries for other languages offer a flag.
 func inLibraries(f *pflag.Flag) bool { return !f.Hidden && f.Annotations[isProgram] == nil }
+
+// An Option is what a library offers in the place of a flag.
+type Option struct {
+	Name    string   `json:"name"`  // with underscores
+	Type    string   `json:"type"`  // as pflag and the values of this package call it
+	Value   string   `json:"value"` // how the help calls its value, such as FILE
+	Default string   `json:"default"`
+	Words   []string `json:"words"` // that it takes; nil for others
+	About   string   `json:"about"`
+	Program bool     `json:"program"` // it is for the program alone, or for what calls it
+}
+
+// Options returns the options of a command, in the order of its help.
+func Options(name string) (all []Option, err error) {
+	declared, ok := commands[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no command %q", name)
+	}
+	declared.make().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		value, about := pflag.UnquoteUsage(f)
+		o := Option{strings.ReplaceAll(f.Name, "-", "_"), f.Value.Type(), value, f.DefValue, nil, inLibrary(about), f.Annotations[isProgram] != nil}
+		if c, ok := f.Value.(*choice); ok {
+			o.Words = c.words
+		}
+		all = append(all, o)
+	})
+	return all, nil
+}
+
+// RunCommand runs a command, given its flags and what follows them.
+func RunCommand(ctx context.Context, name string, set Settings, args []string, s Streams) error {
+	declared, ok := commands[name]
+	if !ok {
+		return fmt.Errorf("there is no command %q", name)
+	}
+	c := declared.make()
+	if err := set.apply(c, func(f *pflag.Flag) bool { return !f.Hidden }); err != nil {
+		return err
+	}
+	if err := c.Parse(append([]string{"--"}, args...)); err != nil {
+		return flagError(c.FlagSet, err)
+	}
+	return c.do(ctx, s)
+}
 
 // TrainSettings returns what the command train would train with, given its flags that say
 // how.
 func TrainSettings(s Settings) (pipeline.TrainOptions, error) {
 	t := newTraining()
-	if err := s.apply(t.command); err != nil {
+	if err := s.apply(t.command, inLibraries); err != nil {
 		return pipeline.TrainOptions{}, err
 	}
 	opts, err := t.options()
@@ -61,7 +120,7 @@ func TrainSettings(s Settings) (pipeline.TrainOptions, error) {
 // that say how.
 func ExtractSettings(s Settings) (pipeline.ExtractOptions, error) {
 	e := newExtracting()
-	if err := s.apply(e.command); err != nil {
+	if err := s.apply(e.command, inLibraries); err != nil {
 		return pipeline.ExtractOptions{}, err
 	}
 	err := e.check()
@@ -73,7 +132,7 @@ func ExtractSettings(s Settings) (pipeline.ExtractOptions, error) {
 // say how.
 func DetectSettings(s Settings) (extractor.ModelOptions, extractor.ExtractOptions, error) {
 	d := newDetecting()
-	err := s.apply(d.command)
+	err := s.apply(d.command, inLibraries)
 	return d.opts.Backbone, d.opts.Run, errors.Join(err, d.running.Check(), d.running.LoadRuntime())
 }
 

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,13 @@ type Progress struct {
 	line     string
 	last     string // line that was shown last
 	phase    string
+	follower Follower
+}
+
+// Follower is a writer that would rather be told how far a command is than be written
+// lines about it. What names the work; a total below 0 is not known.
+type Follower interface {
+	Follow(what string, done, total int)
 }
 
 // NewProgress returns a Progress that counts units ("images") on w, or nil if
@@ -38,7 +46,8 @@ func NewProgress(w io.Writer, unit string, quiet bool) *Progress {
 	if p, ok := w.(people); ok { // the bar moves the cursor, and escapes its own text
 		w = p.w
 	}
-	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now()}
+	follower, _ := w.(Follower)
+	return &Progress{w: w, terminal: IsTerminal(w), unit: unit, start: time.Now(), follower: follower}
 }
 
 // IsTerminal reports whether w is a terminal.
@@ -58,6 +67,10 @@ func (p *Progress) Update(done, total int, note string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.follower != nil {
+		p.follower.Follow(cmp.Or(p.phase, p.unit), done, total)
+		return
+	}
 	now := time.Now()
 	if p.from.IsZero() {
 		p.from, p.before = now, done
@@ -82,7 +95,7 @@ func (p *Progress) every(running time.Duration) time.Duration {
 
 // Say prints a line above the bar.
 func (p *Progress) Say(line string) {
-	if p == nil {
+	if p == nil || p.follower != nil {
 		return
 	}
 	p.mu.Lock()

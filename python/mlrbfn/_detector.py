@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import weakref
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _arrays, _native
+from . import _arrays, _images, _native
 from ._errors import OptionError
 from ._features import Features
 
@@ -41,7 +42,15 @@ class Verdicts(np.recarray):
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the verdicts as a data frame."""
         pandas = _native.optional("pandas", "to_pandas")
-        return pandas.DataFrame({name: np.asarray(self[name]) for name in self.dtype.names or ()})
+        return pandas.DataFrame({name: np.asarray(self[name]) for name in self.dtype.names or ()}).infer_objects()
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The column ``class``, whose name is a keyword of Python."""
+        return np.asarray(self["class"])
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(self.dtype.names or ())]
 
 
 class Detector:
@@ -185,22 +194,20 @@ class Detector:
         model is the folder of the backbone where it is not found by itself. options are
         those of `mlrbfn detect` that say how to run it: device="cuda", workers=4.
         """
-        several = isinstance(images, (list, tuple)) or (isinstance(images, Iterable) and not hasattr(images, "__array__") and not _is_picture(images) and not isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike)))
-        all_images = list(images) if several else [images]
+        all_images = [image for image, _ in _images.flat(images)]
         common = {"model": _native.encode(model), "settings": _native.settings(options)}
-        if all(isinstance(i, (str, os.PathLike)) for i in all_images):
-            said = self._call("detect", {"paths": [_native.encode(i) for i in all_images], **common}, progress=progress) if all_images else []
-        else:
+        said: list[dict[str, Any]] = []
+        for paths, some in itertools.groupby(all_images, lambda image: isinstance(image, (str, os.PathLike))):
+            if paths:  # folders among them, perhaps
+                said += self._call("detect", {"paths": [_native.encode(i) for i in some], **common}, progress=progress)
+                continue
             pictures: list[dict[str, Any]] = []
             buffers: list[np.ndarray] = []
-            for at, image in enumerate(all_images):
-                if isinstance(image, (str, os.PathLike)):
-                    pictures.append({"path": _native.encode(image)})
-                else:
-                    buffer, size = _pixels(image, at)
-                    pictures.append({"buffer": len(buffers), **size})
-                    buffers.append(buffer)
-            said = self._call("images", {"images": pictures, **common}, buffers, progress=progress)
+            for image in some:
+                buffer, size = _images.pixels(image, len(said) + len(pictures))
+                pictures.append({"buffer": len(buffers), **size})
+                buffers.append(buffer)
+            said += self._call("images", {"images": pictures, **common}, buffers, progress=progress)
         verdicts = np.empty(len(said), _ANSWER).view(Verdicts)
         classes = self.classes_.tolist()
         for i, a in enumerate(said):
@@ -250,27 +257,6 @@ def _close(handle: int, pid: int) -> None:
     """Lets go of a detector that nobody holds any more."""
     if os.getpid() == pid:
         _native.call("close", {"detector": handle}, quick=True)
-
-
-def _is_picture(image: Any) -> bool:
-    return hasattr(image, "convert") and hasattr(image, "tobytes") and hasattr(image, "size")
-
-
-def _pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Returns an image in memory as a buffer, with its size if it is decoded."""
-    if isinstance(image, (bytes, bytearray, memoryview)):
-        return np.frombuffer(image, np.uint8), {}
-    if _is_picture(image):
-        image = np.asarray(image.convert("RGB"))
-    array = np.asarray(image)
-    if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.ndim == 3 and array.shape[2] not in (1, 3, 4) or array.size == 0:
-        raise OptionError(f"image {at} is no path, no bytes of an image file, no PIL image, and no array of bytes (uint8) [height, width, 3]; it has the type {array.dtype} and the shape {array.shape}")
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.shape[2] == 1:
-        array = np.repeat(array, 3, axis=2)
-    array = np.require(array[:, :, :3], np.uint8, ["C"])
-    return array, {"height": array.shape[0], "width": array.shape[1]}
 
 
 def train(X: Any, y: Any = None, *, progress: bool | None = None, **options: Any) -> Detector:

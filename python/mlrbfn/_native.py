@@ -119,11 +119,11 @@ def call(function: str, arguments: dict[str, Any], buffers: Sequence[np.ndarray]
             raise KeyboardInterrupt
         raise KINDS.get(answer["kind"], Error)(answer["error"])
     for text in answer["warnings"]:
-        warnings.warn(text, DataWarning, stacklevel=_outside())
+        warnings.warn(text, DataWarning, stacklevel=outside())
     return answer["result"]
 
 
-def _outside() -> int:
+def outside() -> int:
     """Returns the stacklevel of the first caller outside of the package."""
     level, frame = 1, sys._getframe(1)
     here = os.path.dirname(__file__)

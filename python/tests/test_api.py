@@ -309,6 +309,62 @@ class Images(unittest.TestCase):
         for image in opened:
             image.close()
 
+    def test_inputs_that_people_have(self) -> None:
+        import pandas
+        from PIL import Image
+
+        files = [self.room / "train" / "dark" / f"{i}.png" for i in range(4)]
+        arrays = np.stack([np.asarray(Image.open(f)) for f in files])
+        want = self.detector.detect(files).score
+
+        class Tensor:  # of PyTorch, as far as it is used
+            def __init__(self, x: np.ndarray) -> None:
+                self.x = x
+
+            def detach(self) -> Tensor:
+                return self
+
+            def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+                return self.x
+
+        first = np.moveaxis(arrays, 3, 1)
+        loader = [[Tensor((first[i : i + 2] / 255).astype(np.float32)), Tensor(np.array([7, 8]))] for i in (0, 2)]
+        frame = pandas.DataFrame({"path": [str(f) for f in files]})
+        for how, images in {"a column": frame["path"], "paths in an array": np.array([str(f) for f in files]), "open files": [io.BytesIO(f.read_bytes()) for f in files],
+                            "a batch": arrays, "channels first": first, "a tensor": Tensor(first), "a tensor from 0 to 1": Tensor((first / 255).astype(np.float32)),
+                            "loader": loader, "pairs": [(a, 3) for a in arrays], "lists of lists": [[files[0]], [arrays[1], [arrays[2], arrays[3]]]]}.items():
+            with self.subTest(how):
+                np.testing.assert_array_equal(self.detector.detect(images).score, want)
+        with open(files[0], "rb") as file:
+            self.assertEqual(self.detector.detect(file).score[0], want[0])
+        mixed = self.detector.detect([arrays[0], self.room / "train" / "light", files[1]])
+        self.assertEqual((len(mixed), mixed.score[0], mixed.score[-1]), (42, want[0], want[1]))
+        self.assertTrue(mixed.path[1].endswith(".png"))
+        for images, text in [(frame, "give the one with the images, such as frame\\['path'\\]"), (Tensor(first.astype(np.float32)), "normalised"), ([(arrays, [1])], "4 images, and 1 labels")]:
+            with self.subTest(text), self.assertRaisesRegex(ValueError, text):
+                self.detector.detect(images)
+
+    def test_palettes_and_transparency(self) -> None:
+        from PIL import Image
+
+        original = Image.open(self.room / "train" / "dark" / "0.png")
+        for kind, mode in (("png", "P"), ("jpg", "CMYK"), ("png", "LA"), ("png", "RGBA")):
+            with self.subTest(mode):
+                file = self.room / f"{mode}.{kind}"
+                original.convert(mode).save(file, quality=100)
+                with Image.open(file) as image:
+                    np.testing.assert_allclose(self.detector.detect(image).score, self.detector.detect(file).score, atol=0.5 if mode == "CMYK" else 0)
+        with self.assertWarnsRegex(mlrbfn.DataWarning, "four channels"):
+            self.detector.detect(np.asarray(original.convert("CMYK")))
+
+    def test_frames_of_verdicts(self) -> None:
+        features = np.asarray(self.features)
+        detector = mlrbfn.train(features, self.features.labels, epochs=2, calibration=0.3)
+        v = detector.judge(features)
+        self.assertEqual(v.to_pandas()["class"].dtype, np.int64)
+        self.assertEqual(v.predicted.tolist(), v["class"].tolist())
+        self.assertLessEqual({"label", "score", "ood", "p_value", "predicted", "to_pandas"}, set(dir(v)))
+
     def test_folders_and_faults(self) -> None:
         v = self.detector.detect(self.room / "train")
         self.assertEqual(len(v), 81)

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image"
 	"math"
+	"path/filepath"
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
@@ -230,26 +231,45 @@ type picture struct {
 	Height int   `json:"height"`
 }
 
+// in returns the bytes of a file that a buffer has, or pixels.
+func (p picture) in(buffers []Buffer) (data []byte, pixels *images.RGB, err error) {
+	if p.Buffer < 0 || p.Buffer >= len(buffers) {
+		return nil, nil, fmt.Errorf("there is no buffer %d", p.Buffer)
+	}
+	data = buffers[p.Buffer]
+	if p.Width == 0 && p.Height == 0 {
+		return data, nil, nil
+	}
+	if p.Width < 1 || p.Height < 1 || len(data)/3/p.Width != p.Height || len(data) != 3*p.Width*p.Height {
+		return nil, nil, fmt.Errorf("%d bytes are not %d×%d pixels of three bytes", len(data), p.Width, p.Height)
+	}
+	return nil, &images.RGB{Pix: data, Width: p.Width, Height: p.Height}, nil
+}
+
 func (p picture) of(buffers []Buffer) (pipeline.Picture, error) {
 	if p.Path != nil {
 		return pipeline.File(p.Path.String()), nil
 	}
-	if p.Buffer < 0 || p.Buffer >= len(buffers) {
-		return pipeline.Picture{}, fmt.Errorf("there is no buffer %d", p.Buffer)
+	data, pixels, err := p.in(buffers)
+	if pixels != nil {
+		return pipeline.Decoded(pixels), err
 	}
-	data := buffers[p.Buffer]
-	if p.Width == 0 && p.Height == 0 {
-		return pipeline.Encoded(data), nil
+	return pipeline.Encoded(data), err
+}
+
+// item returns the image as one of a listing of images below root. An image in memory has
+// name for a path.
+func (p picture) item(root, name string, buffers []Buffer) (images.Item, error) {
+	if p.Path != nil {
+		file := p.Path.String()
+		name, err := filepath.Rel(root, file)
+		return images.Item{Path: filepath.ToSlash(name), File: file}, err
 	}
-	if p.Width < 1 || p.Height < 1 || len(data)/3/p.Width != p.Height || len(data) != 3*p.Width*p.Height {
-		return pipeline.Picture{}, fmt.Errorf("%d bytes are not %d×%d pixels of three bytes", len(data), p.Width, p.Height)
+	data, pixels, err := p.in(buffers)
+	if pixels != nil {
+		return images.PixelsItem(name, pixels), err
 	}
-	img := image.NewNRGBA(image.Rect(0, 0, p.Width, p.Height))
-	for i := range p.Width * p.Height {
-		copy(img.Pix[4*i:4*i+3], data[3*i:3*i+3])
-		img.Pix[4*i+3] = 255
-	}
-	return pipeline.Decoded(img), nil
+	return images.EncodedItem(name, data), err
 }
 
 type imagesArguments struct {
@@ -259,8 +279,8 @@ type imagesArguments struct {
 	Settings command.Settings `json:"settings"`
 }
 
-// images judges images wherever they are, and keeps the backbone open for the next call.
-func images(c *call, o *opened, a imagesArguments, buffers []Buffer) (_ any, err error) {
+// judgeImages judges images wherever they are, and keeps the backbone open for the next call.
+func judgeImages(c *call, o *opened, a imagesArguments, buffers []Buffer) (_ any, err error) {
 	opts := pipeline.JudgeOptions{Model: a.Model.String()}
 	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
 		return nil, err

@@ -32,9 +32,9 @@ type Buffer []byte
 type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error)
 
 var functions = map[string]function{
-	"setup": setup, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
+	"setup": setup, "options": describe, "run": run, "embed": embed, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
 	"train": train, "load": load, "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
-	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(images), "detect": ofDetector(detect), "measure": measure,
+	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": measure,
 }
 
 // call is one call of a function, which another thread may cancel or look at.
@@ -117,8 +117,11 @@ func Call(number int64, name string, arguments []byte, buffers []Buffer) (answer
 
 // failure is the answer for an error.
 func failure(name string, err error) []byte {
-	if name == "images" { // what detect does, with images in memory
+	switch name { // commands do the same with images that are files
+	case "images":
 		name = "detect"
+	case "embed":
+		name = "extract"
 	}
 	text, _ := json.Marshal(map[string]string{"error": command.InWords(name, err), "kind": kind(err)})
 	return text

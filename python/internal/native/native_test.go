@@ -194,3 +194,30 @@ func TestBuffers(t *testing.T) {
 		t.Errorf("a buffer that is left out: %v", err)
 	}
 }
+
+// A command runs with options in the place of its flags, and names that are nearly right are
+// corrected.
+func TestCommand(t *testing.T) {
+	x, labels := clusters(60, 4)
+	room := t.TempDir()
+	trained := ask(t, "train", map[string]any{"columns": 4, "classes": []string{"a", "b"}, "settings": map[string][]string{"epochs": {"2"}}}, bytesOf(x), bytesOf(labels))
+	var made struct{ Detector int64 }
+	if err := json.Unmarshal(trained.Result, &made); err != nil {
+		t.Fatal(trained.Error, err)
+	}
+	file := filepath.Join(room, "d.safetensors")
+	if s := ask(t, "save", map[string]any{"detector": made.Detector, "file": path(file)}); s.Error != "" {
+		t.Fatal(s.Error)
+	}
+	show := ask(t, "run", map[string]any{"command": "show", "settings": map[string][]string{"json": {"true"}}, "paths": []path{path(file)}})
+	if show.Error != "" || !strings.Contains(string(show.Result), `\"target_tpr\":0.95`) {
+		t.Errorf("show: %+v", show)
+	}
+	drift := map[string][]string{"detector": {file}, "alfa": {"1"}}
+	if s := ask(t, "run", map[string]any{"command": "drift", "settings": drift}); s.Kind != "value" || s.Error != "there is no option alfa; did you mean alpha?" {
+		t.Errorf("an option that is nearly right: %+v", s)
+	}
+	if s := ask(t, "options", map[string]any{"command": "show"}); !strings.Contains(string(s.Result), `"name":"public_key","type":"string","value":"KEY|FILE"`) {
+		t.Errorf("the options of show: %s", s.Result)
+	}
+}

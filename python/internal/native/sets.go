@@ -3,9 +3,11 @@ package native
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -27,11 +29,51 @@ func extract(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
 	if err := decode(arguments, &a); err != nil {
 		return nil, err
 	}
-	opts, err := command.ExtractSettings(a.Settings)
+	return c.extract(a.Settings, func(opts *pipeline.ExtractOptions) error {
+		opts.Images, opts.Model, opts.Out = a.Images.String(), a.Model.String(), a.Out.String()
+		return nil
+	})
+}
+
+// embed is extract for images wherever they are: files below a folder, and what buffers have.
+func embed(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+	var a struct {
+		Images   []picture        `json:"images"`
+		Root     path             `json:"root"`   // of those that are files
+		Labels   []int            `json:"labels"` // of images: −1 for none
+		Classes  []string         `json:"classes"`
+		Model    path             `json:"model"`
+		Out      path             `json:"out"`
+		Settings command.Settings `json:"settings"`
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	return c.extract(a.Settings, func(opts *pipeline.ExtractOptions) error {
+		listing := &images.Listing{Root: a.Root.String(), Classes: a.Classes}
+		for i, p := range a.Images {
+			item, err := p.item(listing.Root, fmt.Sprintf("%06d", i), buffers)
+			if err != nil {
+				return err
+			}
+			item.Label = a.Labels[i]
+			listing.Items = append(listing.Items, item)
+		}
+		opts.Images, opts.Listing, opts.Model, opts.Out = listing.Root, listing, a.Model.String(), a.Out.String()
+		opts.Run.NoHash = true // of pixels, which have no bytes
+		return nil
+	})
+}
+
+// extract extracts with settings, and with what fill adds to them.
+func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOptions) error) (any, error) {
+	opts, err := command.ExtractSettings(settings)
 	if err != nil {
 		return nil, err
 	}
-	opts.Images, opts.Model, opts.Out = a.Images.String(), a.Model.String(), a.Out.String()
+	if err := fill(&opts); err != nil {
+		return nil, err
+	}
 	opts.Backbone.Drifted = c.warn
 	opts.Run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
 	r, err := pipeline.Extract(c.ctx, opts)

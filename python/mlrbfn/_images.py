@@ -1,0 +1,119 @@
+"""Takes apart what users call images."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from . import _arrays, _native
+from ._errors import DataWarning, OptionError
+
+_CHANNELS = (1, 3, 4)
+
+
+def flat(images: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields images one by one, each with its label, None where none is given: a path, the
+    bytes of a file, a PIL image, or an array of bytes (uint8) [height, width, 3]. images may be
+    one of them, an open file, a batch [n, height, width, 3] or [n, 3, height, width], or any
+    collection of these: a column of a data frame, a DataLoader, a generator, lists of lists.
+    A pair of images and numbers, as data sets and DataLoaders give, is images with labels."""
+    if _is_one(images):
+        yield images, None
+    elif hasattr(images, "read"):
+        yield images.read(), None
+    elif hasattr(images, "columns") and hasattr(images, "iloc"):
+        raise OptionError(f"a data frame has several columns: give the one with the images, such as frame[{str(images.columns[0])!r}]")
+    elif isinstance(images, np.ndarray) or hasattr(images, "detach") or hasattr(images, "__dlpack__") or hasattr(images, "__array__"):
+        yield from _of_array(images)
+    elif (labels := _labels_of_pair(images)) is not None:
+        several = [image for image, _ in flat(images[0])]
+        if len(several) != len(labels):
+            raise OptionError(f"there are {len(several)} images, and {len(labels)} labels beside them")
+        yield from zip(several, labels, strict=True)
+    elif isinstance(images, Iterable) or hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        for image in iter(images):
+            yield from flat(image)
+    else:
+        yield images, None  # pixels says what is wrong with it
+
+
+def is_picture(image: Any) -> bool:
+    """Tells whether it is an image of PIL."""
+    return hasattr(image, "convert") and hasattr(image, "tobytes") and hasattr(image, "size")
+
+
+def _is_one(image: Any) -> bool:
+    return isinstance(image, (str, bytes, bytearray, memoryview, os.PathLike)) or is_picture(image)
+
+
+def _of_array(images: Any) -> Iterator[tuple[Any, Any]]:
+    tensor = hasattr(images, "detach")
+    array = _arrays._array(images, "images")
+    if array.dtype.kind in "OUST":
+        for image in array.ravel():
+            yield from flat(str(image) if isinstance(image, np.str_) else image)
+        return
+    if array.dtype.kind == "f" and array.ndim > 2:  # with two they may be features
+        array = _bytes(array)
+    last = array.ndim - 1
+    first = array.ndim - 3
+    if array.ndim >= 3 and array.shape[first] in (1, 3) and (tensor or array.ndim == 4 and array.shape[last] not in _CHANNELS):
+        array = np.moveaxis(array, first, last)
+    if array.ndim == 4 and array.shape[last] in _CHANNELS:
+        yield from ((image, None) for image in array)
+    else:
+        yield array, None
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """Returns pixels from 0 to 1 as bytes, as torchvision's ToTensor made them."""
+    if array.size == 0 or not (array.min() >= 0 and array.max() <= 1):
+        raise OptionError(
+            "an array of images has pixels that are not from 0 to 1: give images before they are normalised, as bytes (uint8) or from 0 to 1, since the model's own preprocessing comes after"
+        )
+    return np.rint(array.astype(np.float32) * 255).astype(np.uint8)
+
+
+def _labels_of_pair(pair: Any) -> Any:
+    """Returns the labels of a pair of images and labels, or None."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or isinstance(pair[1], (bool, os.PathLike)):
+        return None
+    images, labels = pair
+    if isinstance(labels, (int, np.integer)):
+        return [labels]
+    if isinstance(labels, str):
+        return [labels] if not isinstance(images, (str, os.PathLike)) else None
+    if isinstance(labels, np.ndarray) or hasattr(labels, "detach"):
+        labels = _arrays._array(labels, "labels")
+        return np.atleast_1d(labels) if labels.ndim < 2 and labels.dtype.kind in "iuUO" else None
+    batch = hasattr(images, "shape") or isinstance(images, (tuple, list))
+    if batch and isinstance(labels, (tuple, list)) and labels and all(isinstance(v, (int, np.integer)) for v in labels):
+        return labels
+    return None
+
+
+def pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
+    """Returns an image in memory as a buffer, with its size if it is decoded."""
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return np.frombuffer(image, np.uint8), {}
+    if is_picture(image):
+        image = np.asarray(image.convert("RGB"))
+    array = np.asarray(image)
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.ndim == 3 and array.shape[2] not in _CHANNELS or array.size == 0:
+        raise OptionError(
+            f"image {at} is no path, no bytes of an image file, no PIL image, and no array of bytes (uint8) [height, width, 3]; it has the type {array.dtype} and the shape {array.shape}"
+        )
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.shape[2] == 1:
+        array = np.repeat(array, 3, axis=2)
+    if array.shape[2] == 4 and (array[:, :, 3] != 255).any():
+        warnings.warn(
+            "an array of four channels is taken for RGBA, and its transparency is dropped; give a CMYK image as a file, or as an image of PIL", DataWarning, stacklevel=_native.outside()
+        )
+    array = np.require(array[:, :, :3], np.uint8, ["C"])
+    return array, {"height": array.shape[0], "width": array.shape[1]}
