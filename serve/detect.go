@@ -30,81 +30,80 @@ type answer struct {
 	*detector.Explanation        // with ?explain=1
 }
 
-// answerOf makes the answer for an image, and its status.
-func (s *Server) answerOf(ctx context.Context, d *pool.Loaded, o outcome) (answer, int) {
-	a := answer{ID: o.id, Path: o.name, Detector: d.Name}
-	if o.err != nil {
-		var status int
-		status, a.Error = s.explain(ctx, o.err)
-		return a, status
-	}
-	a.Verdict = &o.Verdict
-	if s.opts.Store != nil {
-		a.Stored = &o.stored
-	}
-	a.Explanation = o.reasons
-	return a, http.StatusOK
+// judging is what requests ask of what judges.
+type judging interface {
+	all(ctx context.Context, d *pool.Used, source string, pictures []picture) []outcome
+	rows(ctx context.Context, d *pool.Loaded, source string, rows []float32) ([]outcome, error)
+	addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome)
+	seats() *seats
+}
+
+// judgeRequests are the requests that have images or features judged.
+type judgeRequests struct {
+	detectors detectors
+	judge     judging
+	explain   func(context.Context, error) (status int, text string)
+	metrics   *metrics
+	stores    bool // verdicts are remembered
+	maxBody   int64
+	maxImages int
 }
 
 // detect answers POST /v1/detect: the body is an image, or a form (multipart/form-data)
 // with several. One image is answered with an object, a form with {"results": […]} in
 // its order.
-func (s *Server) detect(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
+func (q *judgeRequests) detect(ctx context.Context, r *http.Request) (any, error) {
 	source, err := sourceOf(r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
 	why, err := explains(r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	main, shadow, err := s.use(r.URL.Query().Get("detector"))
+	d, err := used(q.detectors, r.URL.Query().Get("detector"))
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	defer main.Release()
-	defer shadow.Release()
-	seats := seats{places: s.places}
+	defer d.Release()
+	seats := q.judge.seats()
 	defer seats.leave()
 	start := time.Now()
-	pictures, several, err := s.pictures(w, r, &seats)
+	pictures, several, err := q.pictures(r, seats)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	s.metrics.stage("read", start)
-	s.wasRead(w)
-	outcomes := s.all(ctx, main, shadow, source, pictures)
+	q.metrics.stage("read", start)
+	outcomes := q.judge.all(ctx, d, source, pictures)
 	if why {
-		s.addReasons(ctx, main, outcomes)
+		q.judge.addReasons(ctx, d.Loaded, outcomes)
 	}
-	if !several {
-		a, status := s.answerOf(ctx, main, outcomes[0])
-		if status != http.StatusOK {
-			s.fail(w, r, status, a.Error)
-			return
-		}
-		writeJSON(w, status, a)
-		return
-	}
-	var answers struct {
-		Results []answer `json:"results"`
-	}
+	answers := make([]answer, len(outcomes))
 	worst, good := 0, false
-	for _, o := range outcomes {
-		a, status := s.answerOf(ctx, main, o)
-		answers.Results = append(answers.Results, a)
-		worst, good = max(worst, status), good || status == http.StatusOK
+	for i := range outcomes {
+		o, a := &outcomes[i], &answers[i]
+		*a = answer{ID: o.id, Path: o.name, Detector: d.Name}
+		if o.err != nil {
+			var status int
+			status, a.Error = q.explain(ctx, o.err)
+			worst = max(worst, status)
+			continue
+		}
+		good = true
+		a.Verdict, a.Explanation = &o.Verdict, o.reasons
+		if q.stores {
+			a.Stored = &o.stored
+		}
 	}
-	if good {
+	switch {
+	case !several && !good:
+		return nil, &statusError{worst, answers[0].Error}
+	case !several:
+		return answers[0], nil
+	case good:
 		worst = http.StatusOK
 	}
-	writeJSON(w, worst, answers)
+	return withStatus{worst, map[string][]answer{"results": answers}}, nil
 }
 
 // explains tells whether a request asks why.
@@ -117,51 +116,23 @@ func explains(r *http.Request) (bool, error) {
 	return why, nil
 }
 
-// used returns the detector with a name, and its shadow.
-func used(d detectors, name string) (main, shadow *pool.Loaded, err error) {
-	if main, shadow = d.Use(name); main == nil {
-		return nil, nil, refuse(http.StatusNotFound, "there is no detector %q", name)
+// used returns the detector with a name. It must be released.
+func used(open detectors, name string) (*pool.Used, error) {
+	d := open.Use(name)
+	if d == nil {
+		return nil, refuse(http.StatusNotFound, "there is no detector %q", name)
 	}
-	return main, shadow, nil
+	return d, nil
 }
 
-func (s *Server) use(name string) (main, shadow *pool.Loaded, err error) {
-	return used(s.detectors, name)
-}
-
-// seats are the places that one request has, and the memory for its body.
-type seats struct {
-	places *places
-	n      int
-	bytes  int64
-}
-
-func (t *seats) take(n int) error {
-	if !t.places.enter(n) {
-		return errBusy
+// bound bounds the body of a request. One that says that it is too large is refused
+// before it is read.
+func (q *judgeRequests) bound(r *http.Request) error {
+	if r.ContentLength > q.maxBody {
+		return &http.MaxBytesError{Limit: q.maxBody}
 	}
-	t.n += n
+	r.Body = http.MaxBytesReader(nil, r.Body, q.maxBody)
 	return nil
-}
-
-// grow takes memory.
-func (t *seats) grow(bytes int) error {
-	if !t.places.grow(int64(bytes)) {
-		return errBusy
-	}
-	t.bytes += int64(bytes)
-	return nil
-}
-
-func (t *seats) leave() { t.places.leave(t.n, t.bytes) }
-
-// body bounds and returns the body of a request. A request that says that it is too
-// large is refused before it is read.
-func (s *Server) body(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
-	if r.ContentLength > s.opts.MaxBody {
-		return nil, &http.MaxBytesError{Limit: s.opts.MaxBody}
-	}
-	return http.MaxBytesReader(w, r.Body, s.opts.MaxBody), nil
 }
 
 // readAll reads what a client sends, of so many bytes or −1 if that is not known. What
@@ -173,7 +144,7 @@ func readAll(r io.Reader, size int64, seats *seats) ([]byte, error) {
 	}
 	var data []byte
 	for want := min(int(size)+1, most); ; want = cap(data) {
-		if err := seats.grow(want); err != nil {
+		if err := seats.take(0, int64(want)); err != nil {
 			return nil, err
 		}
 		data = append(make([]byte, 0, len(data)+want), data...)
@@ -186,12 +157,6 @@ func readAll(r io.Reader, size int64, seats *seats) ([]byte, error) {
 			return nil, readError(err)
 		}
 	}
-}
-
-// wasRead says that a request is read. The time for reading it would end it otherwise,
-// even while it is worked on.
-func (s *Server) wasRead(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a test's response has none
 }
 
 func readError(err error) error {
@@ -208,18 +173,16 @@ func readError(err error) error {
 
 // pictures reads the images of a request, and takes places for them: the first before
 // anything is read, so that what waits takes bounded memory.
-func (s *Server) pictures(w http.ResponseWriter, r *http.Request, seats *seats) (all []picture, several bool, err error) {
-	if err := seats.take(1); err != nil {
+func (q *judgeRequests) pictures(r *http.Request, seats *seats) (all []picture, several bool, err error) {
+	if err := seats.take(1, 0); err != nil {
 		return nil, false, err
 	}
-	body, err := s.body(w, r)
-	if err != nil {
+	if err := q.bound(r); err != nil {
 		return nil, false, err
 	}
-	r.Body = io.NopCloser(body)
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if kind != "multipart/form-data" {
-		data, err := readAll(body, r.ContentLength, seats)
+		data, err := readAll(r.Body, r.ContentLength, seats)
 		if err == nil && len(data) == 0 {
 			err = refuse(http.StatusBadRequest, "the request has no image in it")
 		}
@@ -237,11 +200,11 @@ func (s *Server) pictures(w http.ResponseWriter, r *http.Request, seats *seats) 
 		if err != nil {
 			return nil, true, readError(err)
 		}
-		if len(all) == s.opts.MaxImages {
-			return nil, true, refuse(http.StatusRequestEntityTooLarge, "a request may have %d images", s.opts.MaxImages)
+		if len(all) == q.maxImages {
+			return nil, true, refuse(http.StatusRequestEntityTooLarge, "a request may have %d images", q.maxImages)
 		}
 		if len(all) > 0 {
-			if err := seats.take(1); err != nil {
+			if err := seats.take(1, 0); err != nil {
 				return nil, true, err
 			}
 		}

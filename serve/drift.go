@@ -155,33 +155,27 @@ func (d *drifts) add(l *pool.Loaded, name string, v pipeline.Verdict) {
 	s.waiting = append(s.waiting, scored{v.Class, v.Score})
 }
 
-// watchDrift updates until ctx is cancelled, and once more then.
-func (s *Server) watchDrift(ctx context.Context) {
-	tick := time.NewTicker(driftEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-			s.shareDrift(ctx)
-		}
-		s.drift.update(context.WithoutCancel(ctx), ctx.Err() != nil)
-	}
+// run updates until ctx is cancelled, and once more then.
+func (d *drifts) run(ctx context.Context, open detectors) {
+	every(ctx, driftEvery, func() {
+		d.takeOver(ctx, open)
+		d.update(context.WithoutCancel(ctx), false)
+	})
+	d.update(context.WithoutCancel(ctx), true)
 }
 
-// shareDrift takes over what the store has of drift.
-func (s *Server) shareDrift(ctx context.Context) {
+// takeOver is share, whose errors are logged.
+func (d *drifts) takeOver(ctx context.Context, open detectors) {
 	ctx, cancel := context.WithTimeout(ctx, driftUpdate)
 	defer cancel()
-	var open []*pool.Loaded
-	for _, name := range s.detectors.Names() {
-		main, shadow := s.detectors.Use(name)
-		defer main.Release()
-		shadow.Release()
-		open = append(open, main)
+	var used []*pool.Loaded
+	for _, name := range open.Names() {
+		one := open.Use(name)
+		defer one.Release()
+		used = append(used, one.Loaded)
 	}
-	if err := s.drift.share(ctx, open); err != nil && ctx.Err() == nil {
-		s.log.Debug("the states of drift cannot be read now", "error", err)
+	if err := d.share(ctx, used); err != nil && ctx.Err() == nil {
+		d.log.Debug("the states of drift cannot be read now", "error", err)
 	}
 }
 
@@ -216,18 +210,10 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	if len(seen) == 0 {
 		return nil
 	}
-	var next *evaluation.DriftWatch
 	var alarms []string
 	var most float64 // evidence
-	var sum [sha256.Size]byte
-	change := func(old []byte) ([]byte, error) {
-		next, alarms = evaluation.NewDriftWatch(d.alpha, s.calibration(), seed()), nil
-		if old != nil {
-			if err := next.UnmarshalBinary(old); err != nil {
-				return nil, err
-			}
-		}
-		most = 0
+	next, sum, err := d.change(ctx, key, s, state, func(next *evaluation.DriftWatch) {
+		most, alarms = 0, nil
 		for _, v := range seen {
 			all, class := next.Add(v.class, v.score)
 			most = max(most, all.LogWealth/next.All().Threshold())
@@ -238,22 +224,7 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 				alarms = append(alarms, v.class)
 			}
 		}
-		value, err := next.MarshalBinary()
-		sum = sha256.Sum256(value)
-		return value, err
-	}
-	var err error
-	if d.store != nil {
-		err = d.store.UpdateState(ctx, driftKey+key.detector+"/"+key.source, change)
-	} else {
-		var old []byte
-		if state != nil {
-			old, err = state.MarshalBinary()
-		}
-		if err == nil {
-			_, err = change(old)
-		}
-	}
+	})
 	if err != nil {
 		return err
 	}
@@ -269,6 +240,35 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 		d.log.Error("DRIFT: the images are no longer like the calibration images", "detector", s.name, "source", key.source, "class", class, "chance_without_cause", d.alpha)
 	}
 	return nil
+}
+
+// change changes the state of a source, in the store if there is one, and returns it with
+// its hash. do may be called again.
+func (d *drifts) change(ctx context.Context, key sourceKey, s *source, now *evaluation.DriftWatch, do func(*evaluation.DriftWatch)) (next *evaluation.DriftWatch, sum [sha256.Size]byte, err error) {
+	change := func(old []byte) ([]byte, error) {
+		next = evaluation.NewDriftWatch(d.alpha, s.calibration(), seed())
+		if old != nil {
+			if err := next.UnmarshalBinary(old); err != nil {
+				return nil, err
+			}
+		}
+		do(next)
+		value, err := next.MarshalBinary()
+		sum = sha256.Sum256(value)
+		return value, err
+	}
+	if d.store != nil {
+		err = d.store.UpdateState(ctx, driftKey+key.detector+"/"+key.source, change)
+		return next, sum, err
+	}
+	var old []byte
+	if now != nil {
+		if old, err = now.MarshalBinary(); err != nil {
+			return nil, sum, err
+		}
+	}
+	_, err = change(old)
+	return next, sum, err
 }
 
 // note stores the history of a source once in a while, or now; it is for looking.
@@ -392,10 +392,10 @@ type watch interface {
 
 // driftRequests are the requests about drift.
 type driftRequests struct {
-	alpha  float64
-	watch  watch
-	counts counter
-	use    func(name string) (main, shadow *pool.Loaded, err error)
+	alpha     float64
+	watch     watch
+	counts    counter
+	detectors detectors
 }
 
 // list answers GET /v1/drift.
@@ -423,21 +423,89 @@ func (d *drifts) reset(ctx context.Context) (err error) {
 		if s.state == nil {
 			continue
 		}
-		if d.store == nil {
-			s.state.Reset()
-			continue
+		next, sum, failed := d.change(ctx, key, s, s.state, (*evaluation.DriftWatch).Reset)
+		if failed == nil {
+			s.state, s.sum = next, sum
 		}
-		err = errors.Join(err, d.store.UpdateState(ctx, driftKey+key.detector+"/"+key.source, func(old []byte) ([]byte, error) {
-			next := evaluation.NewDriftWatch(d.alpha, s.calibration(), seed())
-			if old != nil {
-				if err := next.UnmarshalBinary(old); err != nil {
-					return nil, err
-				}
-			}
-			next.Reset()
-			s.state = next
-			return next.MarshalBinary()
-		}))
+		err = errors.Join(err, failed)
 	}
 	return err
+}
+
+// coursePart is one span of time of one source, beside what is to be expected if its
+// images are like the calibration images.
+type coursePart struct {
+	Start    time.Time      `json:"start"`
+	Detector string         `json:"detector"`
+	Source   string         `json:"source"`
+	Images   int            `json:"images"`
+	OOD      int            `json:"ood"`
+	MeanP    float64        `json:"mean_p_value"`
+	Classes  map[string]int `json:"classes"`
+	evaluation.ExpectedVerdicts
+}
+
+// Bounds of GET /v1/drift/course.
+const (
+	usualSpan = 24 * time.Hour
+	maxParts  = 1000
+)
+
+// course answers GET /v1/drift/course: flagged images, p-values and classes of each
+// source over time, with the intervals for images like the calibration images, and the
+// evidence of drift. Of detectors that were replaced there is nothing.
+func (d *driftRequests) course(ctx context.Context, r *http.Request) (any, error) {
+	q, err := query(r)
+	if err != nil {
+		return nil, err
+	}
+	name := q.Detector // here the name, as others may not know the hash
+	if q.From.IsZero() {
+		q.From = time.Now().Add(-usualSpan)
+	}
+	step, err := stepOf(r, time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	to := q.To
+	if to.IsZero() {
+		to = time.Now()
+	}
+	if to.Sub(q.From) > maxParts*step {
+		return nil, refuse(http.StatusBadRequest, "from and to may be %d steps apart", maxParts)
+	}
+	main, err := used(d.detectors, name)
+	if err != nil {
+		return nil, err
+	}
+	defer main.Release()
+	q.Detector = main.SHA256
+	counts, err := d.counts.Count(ctx, q, step)
+	if err != nil {
+		return nil, asked(err)
+	}
+	evidence := d.watch.during(q.From.Truncate(max(step, time.Hour)), to, main.SHA256)
+	evidence = slices.DeleteFunc(evidence, func(h sourceHistory) bool { return q.Source != "" && h.Source != q.Source })
+	return map[string]any{"parts": courseOf(main.Loaded, counts), "evidence": evidence}, nil
+}
+
+// courseOf puts the counts of all classes together.
+func courseOf(d *pool.Loaded, counts []store.Count) []coursePart {
+	parts := []coursePart{}
+	for _, c := range counts {
+		at := slices.IndexFunc(parts, func(p coursePart) bool { return p.Start.Equal(c.Start) && p.Source == c.Source })
+		if at < 0 {
+			at = len(parts)
+			parts = append(parts, coursePart{Start: c.Start, Detector: d.Name, Source: c.Source, Classes: map[string]int{}})
+		}
+		p := &parts[at]
+		p.MeanP += (c.MeanPValue - p.MeanP) * float64(c.N) / float64(p.Images+c.N)
+		p.Images += c.N
+		p.OOD += c.OOD
+		p.Classes[c.Class] += c.N
+	}
+	for i := range parts {
+		parts[i].ExpectedVerdicts = evaluation.ExpectVerdicts(d.Detector, parts[i].Images)
+	}
+	return parts
 }

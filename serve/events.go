@@ -81,7 +81,7 @@ func (s *Server) listenToEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	defer end()
 	control := http.NewResponseController(w)
-	s.wasRead(w)
+	_ = control.SetReadDeadline(time.Time{}) // or it would end the events
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // This file judges the images of folders that are watched.
@@ -20,11 +23,18 @@ import (
 // are called as a source.
 type WatchedFolder struct{ Source, Dir string }
 
-// broken are the files of watched folders that could not be judged. They are in the
-// store, each under the id of the file, so that each is told once.
-type broken struct {
-	mu  sync.Mutex
-	all map[string]brokenFile // nil until they were read from the store
+// folders are the folders that are watched. Files of them that could not be judged are in
+// the store, each under the id of the file, so that each is told once.
+type folders struct {
+	watched   []*images.Watched
+	detectors detectors
+	judge     *judge
+	store     store.Store
+	explain   func(context.Context, error) (status int, text string)
+	log       *slog.Logger
+
+	mu     sync.Mutex
+	broken map[string]brokenFile // nil until they were read from the store
 }
 
 type brokenFile struct {
@@ -36,12 +46,12 @@ type brokenFile struct {
 
 const brokenKey = "folder/broken/"
 
-// openFolders starts to watch.
-func (s *Server) openFolders() error {
+// open begins to watch the folders of the options.
+func (s *folders) open(o *Options) error {
 	sources := map[string]bool{}
-	for _, f := range s.opts.Folders {
+	for _, f := range o.Folders {
 		switch {
-		case s.opts.Store == nil:
+		case o.Store == nil:
 			return options.Errorf("Folders", "%s: a folder needs a store, which remembers the files that were judged", f.Dir)
 		case !sourcePattern.MatchString(f.Source):
 			return options.Errorf("Folders", "%q is no source: it has up to 64 letters, digits, spaces and . _ : / -", f.Source)
@@ -50,28 +60,28 @@ func (s *Server) openFolders() error {
 		}
 		sources[f.Source] = true
 		watched, err := images.Watch(images.WatchOptions{
-			Dir: f.Dir, Source: f.Source, Every: s.opts.FolderEvery, Settle: s.opts.FolderSettle, MaxBytes: s.opts.MaxBody, Workers: s.opts.Running, Log: s.log,
-			Known: s.knownFiles,
-			Image: func(ctx context.Context, img images.WatchedImage) error { return s.folderImage(ctx, f.Source, img) },
+			Dir: f.Dir, Source: f.Source, Every: o.FolderEvery, Settle: o.FolderSettle, MaxBytes: o.MaxBody, Workers: o.Running, Log: s.log,
+			Known: s.known,
+			Image: func(ctx context.Context, img images.WatchedImage) error { return s.image(ctx, f.Source, img) },
 		})
 		if err != nil {
 			return options.Errorf("Folders", "%w", err)
 		}
-		s.folders = append(s.folders, watched)
+		s.watched = append(s.watched, watched)
 	}
 	return nil
 }
 
-// knownFiles returns which of the files with these ids were judged, or are broken.
-func (s *Server) knownFiles(ctx context.Context, ids []string) (map[string]bool, error) {
-	known, err := s.opts.Store.Has(ctx, ids)
+// known returns which of the files with these ids were judged, or are broken.
+func (s *folders) known(ctx context.Context, ids []string) (map[string]bool, error) {
+	known, err := s.store.Has(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	s.broken.mu.Lock()
-	defer s.broken.mu.Unlock()
-	if s.broken.all == nil {
-		values, err := s.opts.Store.States(ctx, brokenKey)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken == nil {
+		values, err := s.store.States(ctx, brokenKey)
 		if err != nil {
 			return nil, err
 		}
@@ -83,10 +93,10 @@ func (s *Server) knownFiles(ctx context.Context, ids []string) (map[string]bool,
 			}
 			all[key[len(brokenKey):]] = b
 		}
-		s.broken.all = all
+		s.broken = all
 	}
 	for _, id := range ids {
-		if _, ok := s.broken.all[id]; ok {
+		if _, ok := s.broken[id]; ok {
 			known[id] = true
 		}
 	}
@@ -96,39 +106,36 @@ func (s *Server) knownFiles(ctx context.Context, ids []string) (map[string]bool,
 // folderPause is the time before a thing is tried again that must wait.
 const folderPause = 50 * time.Millisecond
 
-// folderImage judges an image of a folder and returns when its verdict is stored. It waits
+// image judges an image of a folder and returns when its verdict is stored. It waits
 // where a request would be refused.
-func (s *Server) folderImage(ctx context.Context, source string, img images.WatchedImage) error {
+func (s *folders) image(ctx context.Context, source string, img images.WatchedImage) error {
 	if img.Err != nil {
-		return s.brokenImage(ctx, source, img, img.Err)
+		return s.note(ctx, source, img, img.Err)
 	}
-	for !s.places.enter(1) {
+	for !s.judge.enter(1, 0) {
 		if err := wait(ctx, folderPause); err != nil {
 			return err
 		}
 	}
-	defer s.places.leave(1, 0)
-	main, shadow := s.detectors.Use("")
-	defer main.Release()
-	defer shadow.Release()
-	o := s.judge(ctx, main, shadow, picture{id: img.ID, name: nameOf(img.Path), data: img.Data})
+	defer s.judge.leave(1, 0)
+	d := s.detectors.Use("")
+	defer d.Release()
+	o := s.judge.one(ctx, d, picture{id: img.ID, name: nameOf(img.Path), data: img.Data})
 	if _, bad := errors.AsType[*pool.ImageError](o.err); bad || errors.Is(o.err, pool.ErrNoImages) {
-		return s.brokenImage(ctx, source, img, o.err)
+		return s.note(ctx, source, img, o.err)
 	}
 	if o.err != nil {
 		return o.err
 	}
-	v := s.note(main, &o, source)
-	s.keep(&v, img.Data)
-	for pause := folderPause; ; pause = min(2*pause, 5*time.Second) {
-		if o.stored = s.store(ctx, v); o.stored {
-			break
-		}
+	m := s.judge.memory
+	v := m.note(d.Loaded, &o, source)
+	for pause := folderPause; !m.store(ctx, v); pause = min(2*pause, 5*time.Second) {
 		if err := wait(ctx, pause); err != nil {
 			return err
 		}
 	}
-	s.tell(main, &o, v)
+	o.stored = true
+	m.tell(d.Loaded, &o, &v)
 	return nil
 }
 
@@ -142,20 +149,20 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// brokenImage notes a file that cannot be judged.
-func (s *Server) brokenImage(ctx context.Context, source string, img images.WatchedImage, why error) error {
+// note notes a file that cannot be judged.
+func (s *folders) note(ctx context.Context, source string, img images.WatchedImage, why error) error {
 	_, text := s.explain(ctx, &pool.ImageError{Err: why})
 	b := brokenFile{source, nameOf(img.Path), text, time.Now().UTC()}
 	value, err := json.Marshal(b)
 	if err != nil {
 		return err
 	}
-	if err := s.opts.Store.SetState(ctx, brokenKey+img.ID, value); err != nil {
+	if err := s.store.SetState(ctx, brokenKey+img.ID, value); err != nil {
 		return err
 	}
-	s.broken.mu.Lock()
-	s.broken.all[img.ID] = b
-	s.broken.mu.Unlock()
+	s.mu.Lock()
+	s.broken[img.ID] = b
+	s.mu.Unlock()
 	s.log.Warn("a file of a folder cannot be judged", "source", source, "path", b.Path, "error", text)
 	return nil
 }
@@ -165,18 +172,15 @@ const maxBroken = 1000
 
 // listBroken answers GET /v1/broken: the files of watched folders that cannot be judged,
 // the newest first.
-func (s *Server) listBroken(ctx context.Context, _ *http.Request) (any, error) {
-	if len(s.folders) > 0 {
-		if _, err := s.knownFiles(ctx, nil); err != nil {
+func (s *folders) listBroken(ctx context.Context, _ *http.Request) (any, error) {
+	if len(s.watched) > 0 {
+		if _, err := s.known(ctx, nil); err != nil {
 			return nil, asked(err)
 		}
 	}
-	all := []brokenFile{}
-	s.broken.mu.Lock()
-	for _, b := range s.broken.all {
-		all = append(all, b)
-	}
-	s.broken.mu.Unlock()
+	s.mu.Lock()
+	all := slices.AppendSeq([]brokenFile{}, maps.Values(s.broken))
+	s.mu.Unlock()
 	slices.SortFunc(all, func(a, b brokenFile) int { return b.Time.Compare(a.Time) })
 	return map[string]any{"broken": all[:min(len(all), maxBroken)], "total": len(all)}, nil
 }

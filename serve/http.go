@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
 	"regexp"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,64 +20,90 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 // Handler answers requests; see the routes below.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range s.routes() {
-		mux.HandleFunc(r.pattern, r.answer)
+	routes := s.routes()
+	for _, r := range routes {
+		if r.stream == nil {
+			r.stream = s.answering(r.answer)
+		}
+		mux.HandleFunc(r.pattern, r.stream)
 	}
-	return s.observed(s.guarded(mux))
+	return s.observed(s.guarded(mux, routes))
 }
 
 // route binds a pattern of [http.ServeMux] to its handler.
 type route struct {
 	pattern string
-	open    bool // no token is needed
-	page    bool // part of the page, which /openapi.json leaves out
-	answer  http.HandlerFunc
+	open    bool     // no token is needed
+	page    bool     // part of the page, which /openapi.json leaves out
+	answer  question // or
+	stream  http.HandlerFunc
 }
 
 // routes binds requests to those who answer them, each of which knows what it needs.
 func (s *Server) routes() []route {
-	var kept keeper
-	if s.images != nil {
-		kept = s.images
+	learning := &learnRequests{detectors: s.detectors, log: s.log}
+	if s.learner != nil {
+		learning.jobs, learning.learned = s.learner, s.learner
 	}
-	memory := &memoryRequests{store: s.opts.Store, images: kept, record: s.recordOf, reasons: s.reasonsOf, classes: s.classes}
-	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, use: s.use}
-	models := &modelRequests{detectors: s.detectors}
-	return slices.Concat(s.pageRoutes(), s.learnRoutes(), s.reviewRoutes(), []route{
-		{pattern: "POST /v1/detect", answer: s.detect},
-		{pattern: "GET /v1/shadows", answer: s.answering(s.shadows.answer)},
-		{pattern: "GET /v1/verdicts", answer: s.remembering(memory.list)},
-		{pattern: "GET /v1/verdicts/{id}", answer: s.remembering(memory.get)},
-		{pattern: "GET /v1/counts", answer: s.remembering(memory.count)},
-		{pattern: "POST /v1/reviews", answer: s.remembering(memory.review)},
-		{pattern: "GET /v1/images/{hash}", answer: s.answering(memory.image)},
-		{pattern: "GET /v1/events", answer: s.listenToEvents},
-		{pattern: "GET /v1/broken", answer: s.answering(s.listBroken)},
-		{pattern: "GET /v1/drift", answer: s.answering(drift.list)},
-		{pattern: "GET /v1/drift/course", answer: s.remembering(drift.course)},
-		{pattern: "POST /v1/drift/reset", answer: s.answering(drift.reset)},
-		{pattern: "GET /v2", open: true, answer: s.answering(s.serverMetadata)},
-		{pattern: "GET /v2/health/live", open: true, answer: s.answering(live)},
-		{pattern: "GET /v2/health/ready", open: true, answer: s.answering(s.ready)},
-		{pattern: "GET /v2/models/{name}", answer: s.answering(models.metadata)},
-		{pattern: "GET /v2/models/{name}/ready", answer: s.answering(models.ready)},
-		{pattern: "GET /v2/models/{name}/config", answer: s.answering(models.config)},
-		{pattern: "POST /v2/models/{name}/infer", answer: s.infer},
-		{pattern: "GET /v2/models/{name}/versions/{version}", answer: s.answering(models.metadata)},
-		{pattern: "GET /v2/models/{name}/versions/{version}/ready", answer: s.answering(models.ready)},
-		{pattern: "GET /v2/models/{name}/versions/{version}/config", answer: s.answering(models.config)},
-		{pattern: "POST /v2/models/{name}/versions/{version}/infer", answer: s.infer},
-		{pattern: "POST /v2/repository/index", answer: s.answering(models.index)},
-		{pattern: "POST /v2/repository/models/{name}/load", answer: s.answering(models.load)},
-		{pattern: "GET /healthz", open: true, answer: s.answering(live)},
-		{pattern: "GET /readyz", open: true, answer: s.answering(s.ready)},
-		{pattern: "GET /openapi.json", open: true, answer: s.answering(s.openAPI)},
-	})
+	reviews := &reviewRequests{
+		store: s.opts.Store, detectors: s.detectors, judge: s.judge, memory: s.memory, learned: learning.learned, log: s.log,
+	}
+	memory := &memoryRequests{store: s.opts.Store, memory: s.memory, detectors: s.detectors, reasons: reviews.reasonsOf}
+	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, detectors: s.detectors}
+	models := &modelRequests{detectors: s.detectors, draining: &s.draining, version: s.opts.Version}
+	judge := &judgeRequests{
+		detectors: s.detectors, judge: s.judge, explain: s.explain, metrics: s.metrics,
+		stores: s.opts.Store != nil, maxBody: s.opts.MaxBody, maxImages: s.opts.MaxImages,
+	}
+	page := &pageRequests{
+		store: s.opts.Store, memory: s.memory, watch: s.drift, detectors: s.detectors, alpha: s.opts.Alpha, token: s.tokens != nil, log: s.log,
+	}
+	return append(page.routes(), []route{
+		{pattern: "POST /v1/detect", answer: judge.detect},
+		{pattern: "GET /v1/shadows", answer: s.judge.shadows.answer},
+		{pattern: "GET /v1/verdicts", answer: memory.ask(memory.list)},
+		{pattern: "GET /v1/verdicts/{id}", answer: memory.ask(memory.get)},
+		{pattern: "GET /v1/counts", answer: memory.ask(memory.count)},
+		{pattern: "POST /v1/reviews", answer: memory.ask(memory.review)},
+		{pattern: "GET /v1/images/{hash}", answer: memory.image},
+		{pattern: "GET /v1/queue", answer: memory.ask(reviews.queue)},
+		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: reviews.trainingImage},
+		{pattern: "GET /v1/detectors/{name}/thresholds", answer: reviews.thresholds},
+		{pattern: "GET /v1/events", stream: s.listenToEvents},
+		{pattern: "GET /v1/broken", answer: s.folders.listBroken},
+		{pattern: "GET /v1/drift", answer: drift.list},
+		{pattern: "GET /v1/drift/course", answer: memory.ask(drift.course)},
+		{pattern: "POST /v1/drift/reset", answer: drift.reset},
+		{pattern: "GET /v1/learn", answer: learning.ask(learning.whatToLearn)},
+		{pattern: "POST /v1/learn", answer: learning.ask(learning.startLearning)},
+		{pattern: "GET /v1/jobs", answer: learning.ask(learning.listJobs)},
+		{pattern: "GET /v1/jobs/{id}", answer: learning.ask(learning.getJob)},
+		{pattern: "POST /v1/jobs/{id}/cancel", answer: learning.ask(learning.cancelJob)},
+		{pattern: "GET /v1/detectors/{name}", answer: learning.ask(learning.getDetector)},
+		{pattern: "POST /v1/detectors/{name}/activate", answer: learning.ask(learning.activate)},
+		{pattern: "GET /v2", open: true, answer: models.server},
+		{pattern: "GET /v2/health/live", open: true, answer: models.live},
+		{pattern: "GET /v2/health/ready", open: true, answer: models.serves},
+		{pattern: "GET /v2/models/{name}", answer: models.metadata},
+		{pattern: "GET /v2/models/{name}/ready", answer: models.ready},
+		{pattern: "GET /v2/models/{name}/config", answer: models.config},
+		{pattern: "POST /v2/models/{name}/infer", answer: judge.infer},
+		{pattern: "GET /v2/models/{name}/versions/{version}", answer: models.metadata},
+		{pattern: "GET /v2/models/{name}/versions/{version}/ready", answer: models.ready},
+		{pattern: "GET /v2/models/{name}/versions/{version}/config", answer: models.config},
+		{pattern: "POST /v2/models/{name}/versions/{version}/infer", answer: judge.infer},
+		{pattern: "POST /v2/repository/index", answer: models.index},
+		{pattern: "POST /v2/repository/models/{name}/load", answer: models.load},
+		{pattern: "GET /healthz", open: true, answer: models.live},
+		{pattern: "GET /readyz", open: true, answer: models.serves},
+		{pattern: "GET /openapi.json", open: true, answer: describe(s.tokens != nil)},
+	}...)
 }
 
 // requestID is a key of contexts.
@@ -162,9 +188,9 @@ func (r *recorder) Write(b []byte) (int, error) {
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // guarded refuses requests of who may not use the service, or too much of it.
-func (s *Server) guarded(mux *http.ServeMux) http.Handler {
+func (s *Server) guarded(mux *http.ServeMux, routes []route) http.Handler {
 	open := map[string]bool{}
-	for _, r := range s.routes() {
+	for _, r := range routes {
 		open[r.pattern] = r.open
 	}
 	foreign := http.NewCrossOriginProtection()
@@ -193,20 +219,30 @@ func (s *Server) guarded(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// failure is the body of an answer that is an error.
-type failure struct {
-	Error   string `json:"error"`
-	Request string `json:"request_id"`
+// responder answers requests by values and errors.
+type responder struct {
+	log     *slog.Logger
+	timeout time.Duration // of a request
+	places  *places
+	metrics *metrics
 }
 
 // fail answers with an error.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, status int, text string) {
-	id, _ := r.Context().Value(requestID{}).(string)
-	writeJSON(w, status, failure{text, id})
+func (s *responder) fail(w http.ResponseWriter, r *http.Request, status int, text string) {
+	writeJSON(w, status, struct {
+		Error   string `json:"error"`
+		Request string `json:"request_id"`
+	}{text, idOf(r.Context())})
+}
+
+// idOf is the id of a request.
+func idOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestID{}).(string)
+	return id
 }
 
 // busy refuses a request that came when there was too much to do.
-func (s *Server) busy(w http.ResponseWriter, r *http.Request, text string) {
+func (s *responder) busy(w http.ResponseWriter, r *http.Request, text string) {
 	s.metrics.refused.Inc()
 	w.Header().Set("Retry-After", strconv.Itoa(s.places.retryAfter()))
 	s.fail(w, r, http.StatusTooManyRequests, text)
@@ -238,16 +274,32 @@ type withStatus struct {
 
 // file is an answer that is no JSON.
 type file struct {
-	kind  string // its media type
-	data  []byte
-	alone bool // it is saved, or shown by itself, and never run
+	kind   string // its media type
+	data   []byte
+	header map[string]string // further ones
+}
+
+// upload is the body of a request. When all of it was read, the time for reading it,
+// which would end even a request that is worked on, counts no more.
+type upload struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = u.control.SetReadDeadline(time.Time{}) // a test's response has none
+	}
+	return n, err
 }
 
 // answering answers requests by what do returns within the time of a request.
-func (s *Server) answering(do question) http.HandlerFunc {
+func (s *responder) answering(do question) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
+		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
 		defer cancel()
+		r.Body = &upload{r.Body, http.NewResponseController(w)}
 		value, err := do(ctx, r)
 		if err != nil {
 			s.failed(w, r, err)
@@ -255,9 +307,8 @@ func (s *Server) answering(do question) http.HandlerFunc {
 		}
 		switch v := value.(type) {
 		case file:
-			if v.alone {
-				w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'")
-				w.Header().Set("Content-Disposition", "attachment")
+			for name, value := range v.header {
+				w.Header().Set(name, value)
 			}
 			w.Header().Set("Content-Type", v.kind)
 			w.Header().Set("Content-Length", strconv.Itoa(len(v.data)))
@@ -284,10 +335,10 @@ func asked(err error) error {
 }
 
 // failed answers with the error of a request.
-func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+func (s *responder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	var known *statusError
-	var store stored
+	var ofStore stored
 	switch {
 	case errors.Is(err, errBusy):
 		s.busy(w, r, err.Error())
@@ -301,8 +352,11 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		s.fail(w, r, http.StatusNotFound, err.Error())
 	case errors.Is(err, learn.ErrBusy):
 		s.fail(w, r, http.StatusConflict, err.Error())
-	case errors.As(err, &store):
-		s.storeError(w, r, err)
+	case errors.Is(err, store.ErrNotFound):
+		s.fail(w, r, http.StatusNotFound, "there is no verdict with this id")
+	case errors.As(err, &ofStore):
+		s.log.Error("the store cannot be asked", "request", idOf(r.Context()), "error", err)
+		s.fail(w, r, http.StatusServiceUnavailable, "the store cannot be asked now")
 	default:
 		status, text := s.explain(r.Context(), err)
 		s.fail(w, r, status, text)
@@ -311,7 +365,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // explain returns the status and the text for the error of an image. What is not the
 // image's fault is logged and not told: it may name files of this machine.
-func (s *Server) explain(ctx context.Context, err error) (status int, text string) {
+func (s *responder) explain(ctx context.Context, err error) (status int, text string) {
 	if bad, ok := errors.AsType[*pool.ImageError](err); ok {
 		text = bad.Error()
 		if option, ok := errors.AsType[*options.Error](bad.Err); ok {
@@ -325,8 +379,7 @@ func (s *Server) explain(ctx context.Context, err error) (status int, text strin
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable, "it took too long"
 	}
-	id, _ := ctx.Value(requestID{}).(string)
-	s.log.Error("a request failed", "request", id, "error", err)
+	s.log.Error("a request failed", "request", idOf(ctx), "error", err)
 	return http.StatusInternalServerError, "an error of this program; its log has more"
 }
 

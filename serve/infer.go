@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
@@ -22,60 +23,57 @@ const (
 	featuresInput = "features" // FP32 [n, D] or [D]
 )
 
-func live(context.Context, *http.Request) (any, error) { return map[string]bool{"live": true}, nil }
+// detectors is what requests about models need.
+type detectors interface {
+	Names() []string
+	Use(name string) *pool.Used
+	Reload(ctx context.Context, name string) error
+}
 
-// ready is false while the service ends, so that no more requests are sent to it.
-func (s *Server) ready(context.Context, *http.Request) (any, error) {
-	if s.draining.Load() {
+// modelRequests are the requests about models, and about the service.
+type modelRequests struct {
+	detectors detectors
+	draining  *atomic.Bool // the service ends
+	version   string       // of the program
+}
+
+func (m *modelRequests) live(context.Context, *http.Request) (any, error) {
+	return map[string]bool{"live": true}, nil
+}
+
+// serves is false while the service ends, so that no more requests are sent to it.
+func (m *modelRequests) serves(context.Context, *http.Request) (any, error) {
+	if m.draining.Load() {
 		return withStatus{http.StatusServiceUnavailable, map[string]bool{"ready": false}}, nil
 	}
 	return map[string]bool{"ready": true}, nil
 }
 
-func (s *Server) serverMetadata(context.Context, *http.Request) (any, error) {
-	return map[string]any{"name": "mlrbfn", "version": s.opts.Version, "extensions": []string{"binary_tensor_data", "model_repository"}}, nil
+func (m *modelRequests) server(context.Context, *http.Request) (any, error) {
+	return map[string]any{"name": "mlrbfn", "version": m.version, "extensions": []string{"binary_tensor_data", "model_repository"}}, nil
 }
-
-// detectors is what requests about models need.
-type detectors interface {
-	Names() []string
-	Use(name string) (main, shadow *pool.Loaded)
-	Reload(ctx context.Context, name string) error
-}
-
-// modelRequests are the requests about models.
-type modelRequests struct{ detectors detectors }
 
 // model returns the detector that the path of a request names. It must be released.
-func model(d detectors, r *http.Request) (main, shadow *pool.Loaded, err error) {
-	if main, shadow, err = used(d, r.PathValue("name")); err != nil {
-		return nil, nil, err
+func model(open detectors, r *http.Request) (*pool.Used, error) {
+	d, err := used(open, r.PathValue("name"))
+	if err != nil {
+		return nil, err
 	}
-	if version := r.PathValue("version"); version != "" && version != main.Version() {
-		err = refuse(http.StatusNotFound, "detector %q has version %s now, not %q", main.Name, main.Version(), version)
-		main.Release()
-		shadow.Release()
-		return nil, nil, err
+	if version := r.PathValue("version"); version != "" && version != d.Version() {
+		defer d.Release()
+		return nil, refuse(http.StatusNotFound, "detector %q has version %s now, not %q", d.Name, d.Version(), version)
 	}
-	return main, shadow, nil
+	return d, nil
 }
 
 // about answers with what is known of a model.
 func (m *modelRequests) about(r *http.Request, what func(*pool.Loaded) any) (any, error) {
-	main, shadow, err := model(m.detectors, r)
+	d, err := model(m.detectors, r)
 	if err != nil {
 		return nil, err
 	}
-	defer main.Release()
-	defer shadow.Release()
-	return what(main), nil
-}
-
-// tensor describes an input or output.
-type tensor struct {
-	Name     string  `json:"name"`
-	Datatype string  `json:"datatype"`
-	Shape    []int64 `json:"shape"`
+	defer d.Release()
+	return what(d.Loaded), nil
 }
 
 func inputsOf(d *pool.Loaded) []tensor {
@@ -89,7 +87,7 @@ func inputsOf(d *pool.Loaded) []tensor {
 func outputsOf() []tensor {
 	var all []tensor
 	for _, o := range outputs(nil) {
-		all = append(all, tensor{o.Name, o.Datatype(), []int64{-1}})
+		all = append(all, tensor{o.Name, o.Datatype, []int64{-1}})
 	}
 	return all
 }
@@ -137,23 +135,21 @@ func (m *modelRequests) index(context.Context, *http.Request) (any, error) {
 	}
 	var all []model
 	for _, name := range m.detectors.Names() {
-		main, shadow := m.detectors.Use(name)
-		all = append(all, model{name, main.Version(), "READY"})
-		main.Release()
-		shadow.Release()
+		d := m.detectors.Use(name)
+		all = append(all, model{name, d.Version(), "READY"})
+		d.Release()
 	}
 	return all, nil
 }
 
 // load answers POST /v2/repository/models/NAME/load: the detector's file is read again.
 func (m *modelRequests) load(ctx context.Context, r *http.Request) (any, error) {
-	main, shadow, err := model(m.detectors, r)
+	d, err := model(m.detectors, r)
 	if err != nil {
 		return nil, err
 	}
-	name := main.Name
-	main.Release()
-	shadow.Release()
+	name := d.Name
+	d.Release()
 	// Nobody who leaves stops it, or a file might be tried over and over.
 	if err := m.detectors.Reload(context.WithoutCancel(ctx), name); err != nil {
 		return nil, refuse(http.StatusBadRequest, "the file of detector %q cannot be used, and the old one stays; the log says why", name)
@@ -162,92 +158,106 @@ func (m *modelRequests) load(ctx context.Context, r *http.Request) (any, error) 
 }
 
 // infer answers POST /v2/models/NAME/infer.
-func (s *Server) infer(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
-	main, shadow, err := model(s.detectors, r)
+func (q *judgeRequests) infer(ctx context.Context, r *http.Request) (any, error) {
+	d, err := model(q.detectors, r)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	defer main.Release()
-	defer shadow.Release()
-	seats := seats{places: s.places}
+	defer d.Release()
+	source, err := sourceOf(r)
+	if err != nil {
+		return nil, err
+	}
+	seats := q.judge.seats()
 	defer seats.leave()
-	response, err := s.inferred(ctx, w, r, main, shadow, &seats)
+	request, err := q.readInfer(r, seats)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	body, header, err := response.Encode()
+	outcomes, err := q.judgeInput(ctx, d, source, request.Inputs[0], seats)
 	if err != nil {
-		s.failed(w, r, err)
-		return
+		return nil, err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if header < len(body) {
-		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set(headerLength, strconv.Itoa(header))
+	all := outputs(outcomes)
+	texts := all[len(all)-1].Data.([]string)
+	// One image that cannot be read spoils no other if the answer says which it is.
+	says := len(request.Outputs) == 0
+	for _, wanted := range request.Outputs {
+		says = says || wanted.Name == errorOutput
 	}
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // whoever has left gets no answer
+	failed := 0
+	for i := range outcomes {
+		if outcomes[i].err == nil {
+			continue
+		}
+		var status int
+		status, texts[i] = q.explain(ctx, outcomes[i].err)
+		if failed++; !says || failed == len(outcomes) || status != http.StatusUnprocessableEntity {
+			return nil, refuse(status, "image %d of %d: %s", i, len(outcomes), texts[i])
+		}
+	}
+	response := inferResponse{Model: d.Name, Version: d.Version(), ID: request.ID}
+	if response.Outputs, err = request.choose(all); err != nil {
+		return nil, err
+	}
+	body, header, err := response.encode()
+	if err == nil && header < len(body) {
+		return file{"application/octet-stream", body, map[string]string{headerLength: strconv.Itoa(header)}}, nil
+	}
+	return file{kind: "application/json", data: body}, err
 }
 
 // judgeInput judges the images, or the rows of features, of a request.
-func (s *Server) judgeInput(ctx context.Context, main, shadow *pool.Loaded, source string, in inferTensor, seats *seats) ([]outcome, error) {
+func (q *judgeRequests) judgeInput(ctx context.Context, d *pool.Used, source string, in inferTensor, seats *seats) ([]outcome, error) {
 	switch {
 	case in.Name == imageInput && in.Datatype == inferBytes:
 		n := len(in.Elements)
 		switch {
 		case n == 0:
 			return nil, refuse(http.StatusBadRequest, "the request has no image in it")
-		case n > s.opts.MaxImages:
-			return nil, refuse(http.StatusRequestEntityTooLarge, "%d images; a request may have %d", n, s.opts.MaxImages)
+		case n > q.maxImages:
+			return nil, refuse(http.StatusRequestEntityTooLarge, "%d images; a request may have %d", n, q.maxImages)
 		}
-		if err := seats.take(n - 1); err != nil {
+		if err := seats.take(n-1, 0); err != nil {
 			return nil, err
 		}
 		pictures := make([]picture, n)
 		for i, data := range in.Elements {
 			pictures[i].data = data
 		}
-		return s.all(ctx, main, shadow, source, pictures), nil
+		return q.judge.all(ctx, d, source, pictures), nil
 	case in.Name == featuresInput && in.Datatype == FP32:
-		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(main.Dim()) || len(in.Values) == 0 {
-			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, main.Dim())
+		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(d.Dim()) || len(in.Values) == 0 {
+			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, d.Dim())
 		}
 		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= features.MostValue) }); at >= 0 {
 			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], features.MostValue)
 		}
-		return s.rows(ctx, main, source, in.Values)
+		return q.judge.rows(ctx, d.Loaded, source, in.Values)
 	}
 	return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, inferBytes, featuresInput, FP32)
 }
 
-func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Request, main, shadow *pool.Loaded, seats *seats) (*inferResponse, error) {
-	source, err := sourceOf(r)
-	if err != nil {
+// readInfer reads a request for one input, and takes the first place for it.
+func (q *judgeRequests) readInfer(r *http.Request, seats *seats) (*inferRequest, error) {
+	if err := seats.take(1, 0); err != nil {
 		return nil, err
 	}
-	if err := seats.take(1); err != nil {
+	if err := q.bound(r); err != nil {
 		return nil, err
 	}
-	body, err := s.body(w, r)
-	if err != nil {
-		return nil, err
-	}
-	size := r.ContentLength
+	body, size := io.Reader(r.Body), r.ContentLength
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
-		if body, err = inflated(body, encoding); err != nil {
+		plain, err := inflated(body, encoding)
+		if err != nil {
 			return nil, err
 		}
-		body, size = http.MaxBytesReader(w, io.NopCloser(body), s.opts.MaxBody), -1
+		body, size = http.MaxBytesReader(nil, io.NopCloser(plain), q.maxBody), -1
 	}
 	data, err := readAll(body, size, seats)
 	if err != nil {
 		return nil, err
 	}
-	s.wasRead(w)
 	request, err := readInfer(data, r.Header.Get(headerLength))
 	if err != nil {
 		return nil, err
@@ -255,33 +265,8 @@ func (s *Server) inferred(ctx context.Context, w http.ResponseWriter, r *http.Re
 	if len(request.Inputs) != 1 {
 		return nil, refuse(http.StatusBadRequest, "%d inputs: a request has one, %q or %q", len(request.Inputs), imageInput, featuresInput)
 	}
-	if _, err := request.Choose(outputs(nil)); err != nil { // before any work
-		return nil, err
-	}
-	outcomes, err := s.judgeInput(ctx, main, shadow, source, request.Inputs[0], seats)
-	if err != nil {
-		return nil, err
-	}
-	// One image that cannot be read spoils no other if the answer says which it is.
-	says := len(request.Outputs) == 0 || slices.ContainsFunc(request.Outputs, func(w inferWanted) bool { return w.Name == errorOutput })
-	failed := 0
-	for i := range outcomes {
-		if err := outcomes[i].err; err != nil {
-			status, text := s.explain(ctx, err)
-			if failed++; !says || failed == len(outcomes) || status != http.StatusUnprocessableEntity {
-				return nil, refuse(status, "image %d of %d: %s", i, len(outcomes), text)
-			}
-		}
-	}
-	all := outputs(outcomes)
-	for i := range outcomes {
-		if err := outcomes[i].err; err != nil {
-			_, text := s.explain(ctx, err)
-			all[len(all)-1].Data.([]string)[i] = text
-		}
-	}
-	chosen, err := request.Choose(all)
-	return &inferResponse{Model: main.Name, Version: main.Version(), ID: request.ID, Outputs: chosen}, err
+	_, err = request.choose(outputs(nil)) // before any work
+	return request, err
 }
 
 // inflated decompresses a body.
@@ -320,11 +305,11 @@ func outputs(outcomes []outcome) []inferOutput {
 		confidences[i], pValues[i] = o.Confidence, o.PValue
 		scores[i] = min(max(o.Score, -math.MaxFloat64), math.MaxFloat64) // JSON has no infinities
 	}
-	output := func(name string, data any) inferOutput {
-		return inferOutput{Name: name, Shape: []int64{int64(n)}, Data: data}
+	output := func(name, datatype string, data any) inferOutput {
+		return inferOutput{tensor: tensor{name, datatype, []int64{int64(n)}}, Data: data}
 	}
 	return []inferOutput{
-		output("class", classes), output("label", labels), output("confidence", confidences), output("score", scores),
-		output("ood", ood), output("p_value", pValues), output("id", ids), output(errorOutput, errors),
+		output("class", inferBytes, classes), output("label", "INT64", labels), output("confidence", "FP64", confidences), output("score", "FP64", scores),
+		output("ood", "BOOL", ood), output("p_value", "FP64", pValues), output("id", inferBytes, ids), output(errorOutput, inferBytes, errors),
 	}
 }

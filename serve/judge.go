@@ -6,12 +6,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
@@ -43,62 +45,64 @@ type outcome struct {
 	name   string
 	sha256 string // "" for features that came without an image
 	rowVerdict
+	data    []byte // the image
 	stored  bool
 	err     error
 	reasons *detector.Explanation // nil unless asked for
 }
 
-// one judges an image and remembers the verdict.
-func (s *Server) one(ctx context.Context, main, shadow *pool.Loaded, source string, p picture) outcome {
-	o := s.judge(ctx, main, shadow, p)
-	if o.err == nil {
-		o.stored = s.remember(ctx, main, o, source, p.data)
-	}
-	return o
+// judge judges images and features, as many at once as there are places, and has what
+// it says remembered.
+type judge struct {
+	*places
+	flights pool.Flight[flightKey, rowVerdict]
+	rowsOf  pool.Gather[*pool.Loaded, []float32, pipeline.Verdict] // that wait to be judged
+	shadows shadows
+	memory  *memory
+	metrics *metrics
+	log     *slog.Logger
 }
 
-// judge judges an image, unless the same is being judged already.
-func (s *Server) judge(ctx context.Context, main, shadow *pool.Loaded, p picture) outcome {
-	key := flightKey{main, sha256.Sum256(p.data)}
-	o := outcome{id: cmp.Or(p.id, store.NewID()), name: p.name, sha256: hex.EncodeToString(key.hash[:])}
-	used := []*pool.Loaded{main, shadow} // by the flight, which may go on without this request
-	if shadow == nil {
-		used = used[:1]
-	}
-	release := func() {
-		for _, l := range used {
-			l.Release()
-		}
-	}
-	for _, l := range used {
-		l.Retain()
-	}
+func newJudge(p *places, m *memory) *judge {
+	j := &judge{places: p, memory: m, metrics: m.metrics, log: m.log}
+	j.rowsOf.Most, j.rowsOf.Coming, j.rowsOf.Do = mostRows, func(d *pool.Loaded) int { return int(d.Coming.Load()) }, j.judgeRows
+	return j
+}
+
+// seats are for a request, which must leave them.
+func (j *judge) seats() *seats { return &seats{places: j.places} }
+
+// one judges an image, unless the same is being judged already.
+func (j *judge) one(ctx context.Context, d *pool.Used, p picture) outcome {
+	key := flightKey{d.Loaded, sha256.Sum256(p.data)}
+	o := outcome{id: cmp.Or(p.id, store.NewID()), name: p.name, sha256: hex.EncodeToString(key.hash[:]), data: p.data}
+	d.Retain() // by the flight, which may go on without this request
 	var shared bool
-	o.rowVerdict, shared, o.err = s.flights.Do(ctx, key, func(ctx context.Context, deliver func(rowVerdict, error)) {
-		defer release()
-		v, err := s.compute(ctx, main, p.data)
+	o.rowVerdict, shared, o.err = j.flights.Do(ctx, key, func(ctx context.Context, deliver func(rowVerdict, error)) {
+		defer d.Release()
+		v, err := j.compute(ctx, d.Loaded, p.data)
 		deliver(v, err)
-		if shadow == nil || err != nil {
+		if d.Shadow == nil || err != nil {
 			return
 		}
 		// Whoever asked has the answer and may send more: a shadow runs within the limit too.
-		if end, err := s.places.run(ctx); err == nil {
+		if end, err := j.run(ctx); err == nil {
 			defer end()
-			s.compare(ctx, main, shadow, hex.EncodeToString(key.hash[:]), p.data, v)
+			j.compare(ctx, d, o.sha256, p.data, v)
 		}
 	})
 	if shared {
-		release()
-		s.metrics.shared.Inc()
+		d.Release()
+		j.metrics.shared.Inc()
 	}
-	s.metrics.judged(main.Name, o)
+	j.metrics.judged(d.Name, o)
 	return o
 }
 
 // compute judges an image. While many wait, the features of some are judged together.
-func (s *Server) compute(ctx context.Context, d *pool.Loaded, data []byte) (rowVerdict, error) {
-	defer s.rowsOf.Settle() // whatever comes of this: rows may wait for it
-	row, verdict, err := s.features(ctx, d, data)
+func (j *judge) compute(ctx context.Context, d *pool.Loaded, data []byte) (rowVerdict, error) {
+	defer j.rowsOf.Settle() // whatever comes of this: rows may wait for it
+	row, verdict, err := j.features(ctx, d, data)
 	if err != nil {
 		return rowVerdict{}, err
 	}
@@ -108,48 +112,44 @@ func (s *Server) compute(ctx context.Context, d *pool.Loaded, data []byte) (rowV
 
 // features computes the features of an image as one of those that run, and lets them be
 // judged.
-func (s *Server) features(ctx context.Context, d *pool.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
+func (j *judge) features(ctx context.Context, d *pool.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
 	start := time.Now()
 	d.Coming.Add(1)
-	end, err := s.places.run(ctx)
+	end, err := j.run(ctx)
 	d.Coming.Add(-1)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer end()
-	s.metrics.stage("wait", start)
+	j.metrics.stage("wait", start)
 	start = time.Now()
 	if row, err = d.Features(ctx, data); err != nil {
 		return nil, nil, err
 	}
-	s.metrics.stage("features", start)
-	return row, s.rowsOf.Add(d, row), nil
+	j.metrics.stage("features", start)
+	return row, j.rowsOf.Add(d, row), nil
 }
 
 // judgeRows judges rows of features together.
-func (s *Server) judgeRows(d *pool.Loaded, rows [][]float32) ([]pipeline.Verdict, error) {
-	defer s.metrics.stage("verdict", time.Now())
+func (j *judge) judgeRows(d *pool.Loaded, rows [][]float32) ([]pipeline.Verdict, error) {
+	defer j.metrics.stage("verdict", time.Now())
 	return d.Judge(context.Background(), slices.Concat(rows...)) // it takes milliseconds
 }
 
-// all judges the images of a request, each on its own.
-func (s *Server) all(ctx context.Context, main, shadow *pool.Loaded, source string, pictures []picture) []outcome {
+// all judges the images of a request, each on its own, and remembers the verdicts.
+func (j *judge) all(ctx context.Context, d *pool.Used, source string, pictures []picture) []outcome {
 	outcomes := make([]outcome, len(pictures))
-	if len(pictures) == 1 {
-		outcomes[0] = s.one(ctx, main, shadow, source, pictures[0])
-		return outcomes
-	}
-	var group sync.WaitGroup
-	for i, p := range pictures {
-		group.Go(func() { outcomes[i] = s.one(ctx, main, shadow, source, p) })
-	}
-	group.Wait()
+	parallel.Each(len(pictures), len(pictures), func(i int) {
+		if outcomes[i] = j.one(ctx, d, pictures[i]); outcomes[i].err == nil {
+			j.memory.remember(ctx, d.Loaded, source, outcomes[i:i+1])
+		}
+	})
 	return outcomes
 }
 
 // addReasons adds why images were judged as they were. Where that fails, the verdicts
 // are answered without it, and the log says why.
-func (s *Server) addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome) {
+func (j *judge) addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome) {
 	var rows []float32
 	var verdicts []pipeline.Verdict
 	var at []int
@@ -161,10 +161,9 @@ func (s *Server) addReasons(ctx context.Context, d *pool.Loaded, outcomes []outc
 	if len(at) == 0 {
 		return
 	}
-	all, err := s.reasons(ctx, d, rows, verdicts)
+	all, err := j.reasons(ctx, d, rows, verdicts)
 	if err != nil {
-		id, _ := ctx.Value(requestID{}).(string)
-		s.log.Warn("verdicts were not explained", "request", id, "detector", d.Name, "error", err)
+		j.log.Warn("verdicts were not explained", "request", idOf(ctx), "detector", d.Name, "error", err)
 		return
 	}
 	for i, e := range all {
@@ -178,23 +177,23 @@ func (s *Server) addReasons(ctx context.Context, d *pool.Loaded, outcomes []outc
 }
 
 // reasons explains verdicts, as one of the images that run.
-func (s *Server) reasons(ctx context.Context, d *pool.Loaded, rows []float32, verdicts []pipeline.Verdict) ([]pipeline.Explanation, error) {
+func (j *judge) reasons(ctx context.Context, d *pool.Loaded, rows []float32, verdicts []pipeline.Verdict) ([]pipeline.Explanation, error) {
 	e, err := d.Explainer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	end, err := s.places.run(ctx)
+	end, err := j.run(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	defer s.metrics.stage("explain", time.Now())
+	defer j.metrics.stage("explain", time.Now())
 	return e.Explain(ctx, rows, verdicts)
 }
 
 // rows judges rows of features.
-func (s *Server) rows(ctx context.Context, d *pool.Loaded, source string, rows []float32) ([]outcome, error) {
-	end, err := s.places.run(ctx)
+func (j *judge) rows(ctx context.Context, d *pool.Loaded, source string, rows []float32) ([]outcome, error) {
+	end, err := j.run(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -206,10 +205,10 @@ func (s *Server) rows(ctx context.Context, d *pool.Loaded, source string, rows [
 	outcomes := make([]outcome, len(verdicts))
 	for i, v := range verdicts {
 		o := outcome{id: store.NewID(), rowVerdict: rowVerdict{v, slices.Clone(rows[i*d.Dim() : (i+1)*d.Dim()])}}
-		s.metrics.judged(d.Name, o)
+		j.metrics.judged(d.Name, o)
 		outcomes[i] = o
 	}
-	s.rememberRows(ctx, d, outcomes, source)
+	j.memory.remember(ctx, d, source, outcomes)
 	return outcomes, nil
 }
 
@@ -236,8 +235,6 @@ type opinion struct {
 	detector.Verdict
 }
 
-func newShadows() *shadows { return &shadows{} }
-
 func (s *shadows) add(d disagreement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,36 +254,35 @@ func (s *shadows) answer(context.Context, *http.Request) (any, error) {
 }
 
 // compare judges an image by the shadow too, and notes whether the two agree.
-func (s *Server) compare(ctx context.Context, main, shadow *pool.Loaded, hash string, data []byte, v rowVerdict) {
+func (j *judge) compare(ctx context.Context, d *pool.Used, hash string, data []byte, v rowVerdict) {
 	row, err := v.features, error(nil)
-	if !shadow.SharesFeatures(main) {
-		row, err = shadow.Features(ctx, data)
+	if !d.Shadow.SharesFeatures(d.Loaded) {
+		row, err = d.Shadow.Features(ctx, data)
 	}
 	var other []pipeline.Verdict
 	if err == nil {
-		other, err = shadow.Judge(ctx, row)
+		other, err = d.Shadow.Judge(ctx, row)
+	}
+	if errors.Is(err, context.Canceled) {
+		return
 	}
 	if err != nil {
-		what := "error"
-		if errors.Is(err, context.Canceled) {
-			return
-		}
-		s.metrics.shadow(main.Name, what)
-		s.log.Warn("the shadow has no verdict", "detector", main.Name, "error", err)
+		j.metrics.shadow(d.Name, "error")
+		j.log.Warn("the shadow has no verdict", "detector", d.Name, "error", err)
 		return
 	}
 	w := other[0]
 	switch {
 	case v.OOD != w.OOD:
-		s.metrics.shadow(main.Name, "ood")
+		j.metrics.shadow(d.Name, "ood")
 	case v.Class != w.Class:
-		s.metrics.shadow(main.Name, "class")
+		j.metrics.shadow(d.Name, "class")
 	default:
-		s.metrics.shadow(main.Name, "agree")
+		j.metrics.shadow(d.Name, "agree")
 		return
 	}
 	says := func(l *pool.Loaded, v pipeline.Verdict) opinion {
 		return opinion{l.Name, l.Version(), v}
 	}
-	s.shadows.add(disagreement{time.Now(), hash, says(main, v.Verdict), says(shadow, w)})
+	j.shadows.add(disagreement{time.Now(), hash, says(d.Loaded, v.Verdict), says(d.Shadow, w)})
 }

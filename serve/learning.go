@@ -40,22 +40,9 @@ type (
 // learnRequests are the requests about learning.
 type learnRequests struct {
 	jobs      jobs
-	learned   learned
+	learned   learned // nil does not learn
 	detectors detectors
 	log       *slog.Logger
-}
-
-func (s *Server) learnRoutes() []route {
-	l := &learnRequests{s.learner, s.learner, s.detectors, s.log}
-	return []route{
-		{pattern: "GET /v1/learn", answer: s.learning(l.whatToLearn)},
-		{pattern: "POST /v1/learn", answer: s.learning(l.startLearning)},
-		{pattern: "GET /v1/jobs", answer: s.learning(l.listJobs)},
-		{pattern: "GET /v1/jobs/{id}", answer: s.learning(l.getJob)},
-		{pattern: "POST /v1/jobs/{id}/cancel", answer: s.learning(l.cancelJob)},
-		{pattern: "GET /v1/detectors/{name}", answer: s.learning(l.getDetector)},
-		{pattern: "POST /v1/detectors/{name}/activate", answer: s.learning(l.activate)},
-	}
 }
 
 // openLearner lets the service learn, where it has a store and a folder for what comes of
@@ -69,47 +56,32 @@ func (s *Server) openLearner(ctx context.Context) {
 		tool += " " + s.opts.Version
 	}
 	s.learner = learn.New(learn.Options{
-		Store: s.opts.Store, Detectors: s.detectors, Load: s.opts.Detectors.Load, Images: s.images, Dir: s.opts.LearnDir, Tool: tool, Log: s.log,
+		Store: s.opts.Store, Detectors: s.detectors, Load: s.opts.Detectors.Load, Images: s.opts.Images, Dir: s.opts.LearnDir, Tool: tool, Log: s.log,
 	})
 	s.learner.Follow(ctx)
 }
 
-// follow keeps the detectors those that were activated, until ctx is cancelled.
-func (s *Server) follow(ctx context.Context) {
-	if s.learner == nil {
-		return
-	}
-	tick := time.NewTicker(followEvery)
+// every calls do each time that so long has passed, until ctx is cancelled.
+func every(ctx context.Context, long time.Duration, do func()) {
+	tick := time.NewTicker(long)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.learner.Follow(ctx)
+			do()
 		}
 	}
 }
 
 // dropFeatures drops the features of all but the newest verdicts and those that were
-// reviewed, until ctx is cancelled.
+// reviewed.
 func (s *Server) dropFeatures(ctx context.Context) {
-	if s.opts.Store == nil || s.opts.KeepFeatures < 1 {
-		return
-	}
-	tick := time.NewTicker(featuresEvery)
-	defer tick.Stop()
-	for {
-		if n, err := s.dropOldFeatures(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("old features were not dropped", "error", err)
-		} else if n > 0 {
-			s.log.Info("old features were dropped", "verdicts", n)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	if n, err := s.dropOldFeatures(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn("old features were not dropped", "error", err)
+	} else if n > 0 {
+		s.log.Info("old features were dropped", "verdicts", n)
 	}
 }
 
@@ -124,15 +96,15 @@ func (s *Server) dropOldFeatures(ctx context.Context) (int, error) {
 // errNoLearning is for who asks a service that does not learn.
 var errNoLearning = &statusError{http.StatusNotFound, "this service does not learn: it was started without a store, or without a folder for what comes of it"}
 
-// learning answers a request about learning by an object or an error.
-func (s *Server) learning(do question) http.HandlerFunc {
-	return s.answering(func(ctx context.Context, r *http.Request) (any, error) {
-		if s.learner == nil {
+// ask is a question about learning.
+func (l *learnRequests) ask(do question) question {
+	return func(ctx context.Context, r *http.Request) (any, error) {
+		if l.learned == nil {
 			return nil, errNoLearning
 		}
 		answer, err := do(ctx, r)
 		return answer, asked(err)
-	})
+	}
 }
 
 // detectorNamed is the name of the detector that a request means.
@@ -207,9 +179,8 @@ func (l *learnRequests) describe(ctx context.Context, name string) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	now, shadow := l.detectors.Use(name)
+	now := l.detectors.Use(name)
 	defer now.Release()
-	defer shadow.Release()
 	active := original
 	all := []versionOf{}
 	for _, one := range v.Versions {
@@ -255,8 +226,7 @@ func (l *learnRequests) activate(ctx context.Context, r *http.Request) (any, err
 	case errors.Is(err, learn.ErrNoResult):
 		return nil, err
 	case err != nil:
-		id, _ := ctx.Value(requestID{}).(string)
-		l.log.Error("a version was not activated", "request", id, "detector", name, "version", asked.Version, "error", err)
+		l.log.Error("a version was not activated", "request", idOf(ctx), "detector", name, "version", asked.Version, "error", err)
 		return nil, refuse(http.StatusUnprocessableEntity, "it could not be loaded or failed its test, and the old one stays; the log says why")
 	}
 	l.log.Info("a version was activated", "detector", name, "version", asked.Version)

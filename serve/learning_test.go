@@ -303,9 +303,8 @@ func testActiveVersion(t *testing.T, place string) {
 	}
 	defer again.Close()
 	serves := func(s *Server) int {
-		d, shadow := s.detectors.Use("")
+		d := s.detectors.Use("")
 		defer d.Release()
-		defer shadow.Release()
 		return len(d.Classes)
 	}
 	if serves(again) != 3 {

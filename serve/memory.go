@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"slices"
@@ -34,95 +35,83 @@ func sourceOf(r *http.Request) (string, error) {
 	return source, nil
 }
 
-// remember stores a verdict, keeps its image, and tells whether the verdict is stored.
+// memory remembers verdicts, where there is a store, and tells who watches them.
+type memory struct {
+	queue    *store.Queue  // nil remembers nothing
+	images   *store.Images // nil keeps none
+	features bool          // those of images are stored too
+	drift    *drifts
+	events   *hub
+	metrics  *metrics
+	log      *slog.Logger
+}
+
+// remember stores verdicts, keeps their images, and notes whether the verdicts are stored.
 // What goes wrong is logged, and never the client's trouble.
-func (s *Server) remember(ctx context.Context, d *pool.Loaded, o outcome, source string, data []byte) bool {
-	v := s.note(d, &o, source)
-	s.keep(&v, data)
-	o.stored = s.store(ctx, v)
-	s.tell(d, &o, v)
-	return o.stored
-}
-
-// keep keeps an image if it is to be kept.
-func (s *Server) keep(v *store.Verdict, data []byte) {
-	if s.images == nil || !s.images.Wants(v) {
-		return
-	}
-	if err := s.images.Put(v.Image, data); err != nil {
-		s.metrics.notKept.Inc()
-		s.log.Error("an image was not kept", "verdict", v.ID, "error", err)
-	}
-}
-
-// rememberRows is remember for verdicts on features.
-func (s *Server) rememberRows(ctx context.Context, d *pool.Loaded, outcomes []outcome, source string) {
+func (m *memory) remember(ctx context.Context, d *pool.Loaded, source string, outcomes []outcome) {
 	verdicts := make([]store.Verdict, len(outcomes))
 	for i := range outcomes {
-		verdicts[i] = s.note(d, &outcomes[i], source)
+		verdicts[i] = m.note(d, &outcomes[i], source)
 	}
-	stored := s.store(ctx, verdicts...)
+	stored := m.store(ctx, verdicts...)
 	for i := range outcomes {
 		outcomes[i].stored = stored
-		s.tell(d, &outcomes[i], verdicts[i])
+		m.tell(d, &outcomes[i], &verdicts[i])
 	}
 }
 
-// note makes of an outcome what is stored.
-func (s *Server) note(d *pool.Loaded, o *outcome, source string) store.Verdict {
-	s.drift.add(d, source, o.Verdict)
+// note makes of an outcome what is stored, and keeps its image if it is to be kept.
+func (m *memory) note(d *pool.Loaded, o *outcome, source string) store.Verdict {
+	m.drift.add(d, source, o.Verdict)
 	v := store.Verdict{
 		ID: o.id, Time: time.Now(), Source: source, Name: o.name, Image: o.sha256, Detector: d.SHA256, Model: d.Source.Fingerprint,
 		Verdict: o.Verdict, Threshold: d.ThresholdOf(o.Label),
 	}
-	if s.opts.KeepFeatures != 0 {
+	if m.features {
 		v.Features = o.features
+	}
+	if o.data != nil && m.images != nil && m.images.Wants(&v) {
+		if err := m.images.Put(v.Image, o.data); err != nil {
+			m.metrics.notKept.Inc()
+			m.log.Error("an image was not kept", "verdict", v.ID, "error", err)
+		}
 	}
 	return v
 }
 
 // store stores verdicts and tells whether it did.
-func (s *Server) store(ctx context.Context, verdicts ...store.Verdict) bool {
-	if s.queue == nil {
+func (m *memory) store(ctx context.Context, verdicts ...store.Verdict) bool {
+	if m.queue == nil {
 		return false
 	}
-	defer s.metrics.stage("store", time.Now())
-	if err := s.queue.Add(ctx, verdicts...); err != nil {
-		s.metrics.notStored.Add(float64(len(verdicts)))
-		s.log.Warn("verdicts were not stored", "verdict", verdicts[0].ID, "verdicts", len(verdicts), "error", err)
+	defer m.metrics.stage("store", time.Now())
+	if err := m.queue.Add(ctx, verdicts...); err != nil {
+		m.metrics.notStored.Add(float64(len(verdicts)))
+		m.log.Warn("verdicts were not stored", "verdict", verdicts[0].ID, "verdicts", len(verdicts), "error", err)
 		return false
 	}
 	return true
 }
 
 // tell tells the page about a flagged image.
-func (s *Server) tell(d *pool.Loaded, o *outcome, v store.Verdict) {
+func (m *memory) tell(d *pool.Loaded, o *outcome, v *store.Verdict) {
 	if o.OOD {
-		s.events.publish(event{o.id, v.Time, v.Source, o.name, d.Name, o.sha256, o.Verdict, o.stored, s.images != nil && s.images.Has(o.sha256)})
+		m.events.publish(event{o.id, v.Time, v.Source, o.name, d.Name, o.sha256, o.Verdict, o.stored, m.has(o.sha256)})
 	}
+}
+
+// has tells whether an image is kept, and image returns it.
+func (m *memory) has(hash string) bool { return m.images != nil && m.images.Has(hash) }
+
+func (m *memory) image(hash string) ([]byte, error) {
+	if m.images == nil {
+		return nil, errForgets
+	}
+	return m.images.Get(hash)
 }
 
 // errForgets is for who asks a service that remembers nothing.
 var errForgets = &statusError{http.StatusNotFound, "this service remembers nothing: it was started without a store"}
-
-// remembering is a handler that needs the store.
-func (s *Server) remembering(do question) http.HandlerFunc {
-	if s.opts.Store == nil {
-		do = func(context.Context, *http.Request) (any, error) { return nil, errForgets }
-	}
-	return s.answering(do)
-}
-
-// storeError answers with an error of the store.
-func (s *Server) storeError(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, store.ErrNotFound) {
-		s.fail(w, r, http.StatusNotFound, "there is no verdict with this id")
-		return
-	}
-	id, _ := r.Context().Value(requestID{}).(string)
-	s.log.Error("the store cannot be asked", "request", id, "error", err)
-	s.fail(w, r, http.StatusServiceUnavailable, "the store cannot be asked now")
-}
 
 // record is a [store.Record] in JSON, which has no infinities.
 type record struct {
@@ -135,8 +124,8 @@ type record struct {
 	*detector.Explanation // with ?explain=1, where the features are known
 }
 
-func (s *Server) recordOf(r store.Record) record {
-	return record{Record: r, Score: number(r.Score), Threshold: number(r.Threshold), Kept: s.images != nil && s.images.Has(r.Image)}
+func (m *memory) record(r store.Record) record {
+	return record{Record: r, Score: number(r.Score), Threshold: number(r.Threshold), Kept: m.has(r.Image)}
 }
 
 // query reads the query of a request for verdicts or counts.
@@ -223,17 +212,25 @@ type (
 		Count(ctx context.Context, q store.Query, step time.Duration) ([]store.Count, error)
 	}
 	keeper interface {
-		Get(hash string) ([]byte, error)
+		record(store.Record) record
+		image(hash string) ([]byte, error)
 	}
 )
 
 // memoryRequests are the requests about what is remembered.
 type memoryRequests struct {
-	store   verdicts
-	images  keeper // nil keeps none
-	record  func(store.Record) record
-	reasons func(context.Context, *store.Record) *detector.Explanation
-	classes func() []string // of all detectors
+	store     verdicts // nil remembers nothing
+	memory    keeper
+	detectors detectors
+	reasons   func(context.Context, *store.Record) *detector.Explanation
+}
+
+// ask is a question that needs the store.
+func (m *memoryRequests) ask(do question) question {
+	if m.store == nil {
+		return func(context.Context, *http.Request) (any, error) { return nil, errForgets }
+	}
+	return do
 }
 
 // list answers GET /v1/verdicts.
@@ -245,7 +242,7 @@ func (m *memoryRequests) list(ctx context.Context, r *http.Request) (any, error)
 	all, err := m.store.List(ctx, q)
 	records := make([]record, len(all))
 	for i, v := range all {
-		records[i] = m.record(v)
+		records[i] = m.memory.record(v)
 	}
 	return map[string]any{"verdicts": records}, asked(err)
 }
@@ -260,7 +257,7 @@ func (m *memoryRequests) get(ctx context.Context, r *http.Request) (any, error) 
 	if err != nil {
 		return nil, asked(err)
 	}
-	answer := m.record(v)
+	answer := m.memory.record(v)
 	if answer.Reviews, err = m.store.Reviews(ctx, v.ID); err == nil && why {
 		answer.Explanation = m.reasons(ctx, &v)
 	}
@@ -327,7 +324,7 @@ func (m *memoryRequests) review(ctx context.Context, r *http.Request) (any, erro
 	if len(said) == 0 || len(said) > maxReviews {
 		return nil, refuse(http.StatusBadRequest, "%d reviews; a request has 1 to %d", len(said), maxReviews)
 	}
-	classes := m.classes()
+	classes := classesOf(m.detectors)
 	var reviews []store.Review
 	now := time.Now()
 	for i, one := range said {
@@ -351,14 +348,13 @@ func (m *memoryRequests) review(ctx context.Context, r *http.Request) (any, erro
 	return map[string]int{"stored": len(reviews)}, asked(m.store.Review(ctx, reviews))
 }
 
-// classes are those of all detectors.
-func (s *Server) classes() []string {
+// classesOf are those of all detectors.
+func classesOf(open detectors) []string {
 	var all []string
-	for _, name := range s.detectors.Names() {
-		main, shadow := s.detectors.Use(name)
-		all = append(all, main.Classes...)
-		main.Release()
-		shadow.Release()
+	for _, name := range open.Names() {
+		d := open.Use(name)
+		all = append(all, d.Classes...)
+		d.Release()
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -367,10 +363,7 @@ func (s *Server) classes() []string {
 // image answers GET /v1/images/HASH: an image that was kept. It is shown as an image or
 // saved, and never run.
 func (m *memoryRequests) image(_ context.Context, r *http.Request) (any, error) {
-	if m.images == nil {
-		return nil, errForgets
-	}
-	data, err := m.images.Get(r.PathValue("hash"))
+	data, err := m.memory.image(r.PathValue("hash"))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, refuse(http.StatusNotFound, "this image is not kept")
 	}
@@ -381,5 +374,5 @@ func (m *memoryRequests) image(_ context.Context, r *http.Request) (any, error) 
 	if !slices.Contains([]string{"image/jpeg", "image/png", "image/gif", "image/webp", "image/bmp"}, kind) {
 		kind = "application/octet-stream"
 	}
-	return file{kind: kind, data: data, alone: true}, nil
+	return file{kind, data, map[string]string{"Content-Security-Policy": "sandbox; default-src 'none'", "Content-Disposition": "attachment"}}, nil
 }

@@ -261,7 +261,7 @@ func TestDrift(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	s.shareDrift(t.Context())
+	s.drift.takeOver(t.Context(), s.detectors)
 	server := httptest.NewServer(s.Handler())
 	defer server.Close()
 	var course struct{ Evidence []sourceHistory }

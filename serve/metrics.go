@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -32,31 +33,34 @@ type metrics struct {
 var times = []float64{.001, .002, .005, .01, .02, .03, .05, .075, .1, .2, .5, 1, 2, 5, 10, 30}
 
 func newMetrics() *metrics {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registered := promauto.With(registry)
+	counter := func(name, help string) prometheus.Counter {
+		return registered.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_" + name, Help: help})
+	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mlrbfn_" + name, Help: help}, labels)
+		return registered.NewCounterVec(prometheus.CounterOpts{Name: "mlrbfn_" + name, Help: help}, labels)
 	}
 	histograms := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "mlrbfn_" + name, Help: help, Buckets: buckets}, labels)
+		return registered.NewHistogramVec(prometheus.HistogramOpts{Name: "mlrbfn_" + name, Help: help, Buckets: buckets}, labels)
 	}
-	m := &metrics{
-		registry:   prometheus.NewRegistry(),
+	return &metrics{
+		registry:   registry,
 		requests:   counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
 		latency:    histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
 		stages:     histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing, explaining.", times, "stage"),
-		refused:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_refused_total", Help: "Requests that were refused with status 429."}),
-		shared:     prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_shared_total", Help: "Images that got the verdict of an equal one that was being judged."}),
+		refused:    counter("refused_total", "Requests that were refused with status 429."),
+		shared:     counter("shared_total", "Images that got the verdict of an equal one that was being judged."),
 		verdicts:   counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
 		failed:     counters("failed_images_total", "Images without a verdict.", "detector"),
 		pValues:    histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
 		shadows:    counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
 		loads:      counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
-		notStored:  prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_stored_total", Help: "Verdicts that were answered and not stored."}),
+		notStored:  counter("not_stored_total", "Verdicts that were answered and not stored."),
 		deliveries: counters("webhook_deliveries_total", "Attempts to send an event to the webhook: taken or failed.", "result"),
-		notKept:    prometheus.NewCounter(prometheus.CounterOpts{Name: "mlrbfn_not_kept_total", Help: "Images that were to be kept and were not."}),
+		notKept:    counter("not_kept_total", "Images that were to be kept and were not."),
 	}
-	m.registry.MustRegister(m.deliveries, m.notStored, m.notKept, m.requests, m.latency, m.stages, m.refused, m.shared, m.verdicts, m.failed, m.pValues, m.shadows, m.loads,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
 }
 
 // watch adds the gauges of a server.
@@ -66,20 +70,16 @@ func (m *metrics) watch(s *Server) {
 	}
 	gauge("running_images", "Images that are being judged.", func() float64 { n, _ := s.places.counts(); return float64(n) })
 	gauge("waiting_images", "Images that are let in and wait.", func() float64 { _, n := s.places.counts(); return float64(n) })
-	gauge("ready", "1, or 0 while the service ends.", func() float64 {
-		if s.draining.Load() {
-			return 0
-		}
-		return 1
-	})
-	if s.queue != nil {
-		gauge("store_waiting_verdicts", "Verdicts that wait to be stored.", func() float64 { return float64(s.queue.Stats().Waiting) })
-		gauge("store_up", "1 while verdicts are stored.", func() float64 {
-			if s.queue.Stats().Down != nil {
-				return 0
-			}
+	one := func(yes bool) float64 {
+		if yes {
 			return 1
-		})
+		}
+		return 0
+	}
+	gauge("ready", "1, or 0 while the service ends.", func() float64 { return one(!s.draining.Load()) })
+	if queue := s.memory.queue; queue != nil {
+		gauge("store_waiting_verdicts", "Verdicts that wait to be stored.", func() float64 { return float64(queue.Stats().Waiting) })
+		gauge("store_up", "1 while verdicts are stored.", func() float64 { return one(queue.Stats().Down == nil) })
 	}
 	if s.webhook != nil {
 		gauge("webhook_behind_lines", "Lines of the audit trail that the webhook has not been told of, or needs not be.", func() float64 { return float64(s.webhook.Behind()) })
@@ -105,10 +105,9 @@ func (v versions) Describe(to chan<- *prometheus.Desc) {
 
 func (v versions) Collect(to chan<- prometheus.Metric) {
 	for _, name := range v.detectors.Names() {
-		main, shadow := v.detectors.Use(name)
-		to <- prometheus.MustNewConstMetric(versionInfo, prometheus.GaugeValue, 1, main.Name, main.Version())
-		main.Release()
-		shadow.Release()
+		d := v.detectors.Use(name)
+		to <- prometheus.MustNewConstMetric(versionInfo, prometheus.GaugeValue, 1, d.Name, d.Version())
+		d.Release()
 	}
 	for _, d := range v.drift.list() {
 		if d.All == nil {

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"html/template"
 	"iter"
+	"log/slog"
 	"math"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -25,33 +25,39 @@ var web embed.FS
 
 var pageTemplate = template.Must(report.Parts().ParseFS(web, "web/page.html"))
 
-// pageRoutes are the page and its files, which need no token. Where one is needed, the
-// page holds nothing about images; what it shows it asks for.
-func (s *Server) pageRoutes() []route {
-	file := func(pattern, name, kind string) route {
-		data, err := web.ReadFile(path.Join("web", name))
+// pageRequests are those of the page.
+type pageRequests struct {
+	store     verdicts // nil remembers nothing
+	memory    keeper
+	watch     watch
+	detectors detectors
+	alpha     float64 // of tests for drift
+	token     bool    // one is needed
+	log       *slog.Logger
+}
+
+// routes are the page and its files, which need no token. Where one is needed, the page
+// holds nothing about images; what it shows it asks for.
+func (p *pageRequests) routes() []route {
+	static := func(pattern, kind string, data []byte) route {
+		answer := file{kind: kind, data: data}
+		return route{pattern: pattern, open: true, page: true, answer: func(context.Context, *http.Request) (any, error) { return answer, nil }}
+	}
+	routes := []route{
+		{pattern: "GET /{$}", open: p.token, page: true, answer: p.show}, // where all is open, it counts as a request of its client
+		{pattern: "GET /page", page: true, answer: p.showCame},
+		static("GET /style.css", "text/css; charset=utf-8", []byte(report.StyleSheet())),
+	}
+	for name, kind := range map[string]string{
+		"page.js": "text/javascript; charset=utf-8", "learn.js": "text/javascript; charset=utf-8", "page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml",
+	} {
+		data, err := web.ReadFile("web/" + name)
 		if err != nil {
 			panic(err) // it is embedded
 		}
-		return page(pattern, kind, data)
+		routes = append(routes, static("GET /"+name, kind, data))
 	}
-	return []route{
-		{pattern: "GET /{$}", open: s.tokens != nil, page: true, answer: s.showPage}, // where all is open, it counts as a request of its client
-		{pattern: "GET /page", page: true, answer: s.showCame},
-		file("GET /page.js", "page.js", "text/javascript; charset=utf-8"),
-		file("GET /learn.js", "learn.js", "text/javascript; charset=utf-8"),
-		file("GET /page.css", "page.css", "text/css; charset=utf-8"),
-		file("GET /icon.svg", "icon.svg", "image/svg+xml"),
-		page("GET /style.css", "text/css; charset=utf-8", []byte(report.StyleSheet())),
-	}
-}
-
-// page answers with a file of the page.
-func page(pattern, kind string, data []byte) route {
-	return route{pattern: pattern, open: true, page: true, answer: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", kind)
-		_, _ = w.Write(data) // whoever has left gets no answer
-	}}
+	return routes
 }
 
 // span is a time that the page looks back.
@@ -142,74 +148,65 @@ type flaggedItem struct {
 	Kept, Direct                                  bool
 }
 
-// showPage answers GET /. Without a token it shows all that can be seen without
-// JavaScript.
-func (s *Server) showPage(w http.ResponseWriter, r *http.Request) {
+// show answers GET /. Without a token it shows all that can be seen without JavaScript.
+func (p *pageRequests) show(ctx context.Context, r *http.Request) (any, error) {
 	var data struct {
 		Came  *came
 		Token bool // it is needed
 	}
-	if data.Token = s.tokens != nil; !data.Token {
-		data.Came = s.cameIn(r)
+	if data.Token = p.token; !data.Token {
+		data.Came = p.came(ctx, r)
 	}
-	s.render(w, r, "page", data)
+	return rendered("page", data)
 }
 
 // showCame answers GET /page: the part of the page that changes by itself.
-func (s *Server) showCame(w http.ResponseWriter, r *http.Request) {
-	s.render(w, r, "came", s.cameIn(r))
+func (p *pageRequests) showCame(ctx context.Context, r *http.Request) (any, error) {
+	return rendered("came", p.came(ctx, r))
 }
 
-func (s *Server) render(w http.ResponseWriter, r *http.Request, name string, data any) {
+func rendered(name string, data any) (any, error) {
 	var text bytes.Buffer
-	if err := pageTemplate.ExecuteTemplate(&text, name, data); err != nil {
-		s.log.Error("the page cannot be shown", "error", err)
-		s.fail(w, r, http.StatusInternalServerError, "an error of this program; its log has more")
-		return
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(text.Bytes()) // whoever has left gets no answer
+	err := pageTemplate.ExecuteTemplate(&text, name, data)
+	return file{kind: "text/html; charset=utf-8", data: text.Bytes()}, err
 }
 
-// cameIn gathers what came in.
-func (s *Server) cameIn(r *http.Request) *came {
-	c := &came{Span: spanOf(r), Spans: slices.Clone(spans), Stored: s.opts.Store != nil}
+// came gathers what came in.
+func (p *pageRequests) came(ctx context.Context, r *http.Request) *came {
+	c := &came{Span: spanOf(r), Spans: slices.Clone(spans), Stored: p.store != nil}
 	for i := range c.Spans {
 		c.Spans[i].Here = c.Spans[i].Name == c.Span.Name
 	}
 	now := time.Now()
 	from := now.Add(-c.Span.Long)
-	c.drift(s.drift.list(), s.opts.Alpha)
+	c.drift(p.watch.list(), p.alpha)
 	var hashes []string
-	for _, name := range s.detectors.Names() {
-		d, shadow := s.detectors.Use(name)
+	for _, name := range p.detectors.Names() {
+		d := p.detectors.Use(name)
 		hashes = append(hashes, d.SHA256)
 		if d.FlagsNothing() {
 			c.Alarms = append(c.Alarms, fmt.Sprintf("The detector %s flags nothing: it had too few calibration images for a threshold.", name))
 		}
 		d.Release()
-		shadow.Release()
 	}
-	c.evidence(s.drift.during(from.Truncate(c.Span.Step), now, hashes...), from, now)
-	if s.opts.Store == nil {
+	c.evidence(p.watch.during(from.Truncate(c.Span.Step), now, hashes...), from, now)
+	if p.store == nil {
 		c.Note = "This service remembers nothing: it was started without a store. Flagged images are shown as they come."
 		return c
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.Timeout)
-	defer cancel()
-	counts, err := s.opts.Store.Count(ctx, store.Query{From: from}, c.Span.Step)
+	counts, err := p.store.Count(ctx, store.Query{From: from}, c.Span.Step)
 	if err == nil {
-		c.count(counts, from, now, s)
+		c.count(counts, from, now, p.detectors)
 		yes := true
 		var list []store.Record
-		if list, err = s.opts.Store.List(ctx, store.Query{OOD: &yes, Limit: mostFlagged}); err == nil {
+		if list, err = p.store.List(ctx, store.Query{OOD: &yes, Limit: mostFlagged}); err == nil {
 			for _, v := range list {
-				c.Flagged = append(c.Flagged, s.flagged(&v))
+				c.Flagged = append(c.Flagged, p.flagged(v))
 			}
 			return c
 		}
 	}
-	s.log.Error("the store cannot be asked", "error", err)
+	p.log.Error("the store cannot be asked", "error", err)
 	c.Note = "The store cannot be asked now."
 	return c
 }
@@ -217,7 +214,7 @@ func (s *Server) cameIn(r *http.Request) *came {
 // mostFlagged is how many flagged images the page shows; its script knows it, too.
 const mostFlagged = 60
 
-func (s *Server) flagged(v *store.Record) flaggedItem {
+func (p *pageRequests) flagged(v store.Record) flaggedItem {
 	said := ""
 	if v.Review != nil {
 		if said = string(v.Review.Decision); v.Review.Class != "" {
@@ -226,12 +223,12 @@ func (s *Server) flagged(v *store.Record) flaggedItem {
 	}
 	return flaggedItem{
 		ID: v.ID, Name: v.Name, Class: v.Class, P: fmt.Sprintf("%.2g", v.PValue), When: v.Time.UTC().Format("2006-01-02 15:04:05 UTC"),
-		Source: v.Source, Said: said, Image: v.Image, Kept: s.images != nil && s.images.Has(v.Image), Direct: s.tokens == nil,
+		Source: v.Source, Said: said, Image: v.Image, Kept: p.memory.record(v).Kept, Direct: !p.token,
 	}
 }
 
 // count fills the tables and charts of counts.
-func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
+func (c *came) count(counts []store.Count, from, now time.Time, open detectors) {
 	classes, steps := map[string]stepSum{}, map[time.Time]stepSum{}
 	var all stepSum
 	var bins [store.PBins]int
@@ -287,7 +284,7 @@ func (c *came) count(counts []store.Count, from, now time.Time, s *Server) {
 		row(fmt.Sprintf("%d more", len(rest)), v)
 	}
 	c.pValues(bins[:], known)
-	c.overTime(steps, names, from, now, s)
+	c.overTime(steps, names, from, now, open)
 }
 
 // pValues draws the histogram of p-values.
@@ -325,11 +322,10 @@ type point struct {
 // overTime draws the share of flagged images, the mean p-value and the shares of classes
 // over time, each with the interval that it lies in with a chance of 95% if images are like
 // the calibration images.
-func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now time.Time, s *Server) {
-	d, shadow := s.detectors.Use("")
+func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now time.Time, open detectors) {
+	d := open.Use("")
 	defer d.Release()
-	defer shadow.Release()
-	one := len(s.detectors.Names()) == 1 // else there is no one calibration
+	one := len(open.Names()) == 1 // else there is no one calibration
 	var points []point
 	for at := range c.steps(from, now) {
 		p := point{at: at, of: steps[at]}

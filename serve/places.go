@@ -23,32 +23,22 @@ func newPlaces(running, most int) *places {
 	return &places{running: make(chan struct{}, running), most: most}
 }
 
-// enter lets n images in, or none.
-func (p *places) enter(n int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.in+n > p.most {
-		return false
-	}
-	p.in += n
-	return true
-}
-
 // maxBytes bounds the bytes of the files of all images that are let in.
 const maxBytes = 1 << 30
 
-// grow lets the bytes of files in, or none.
-func (p *places) grow(n int64) bool {
+// enter lets n images in, and bytes of their files, or nothing.
+func (p *places) enter(n int, bytes int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bytes+n > maxBytes {
+	if n > 0 && p.in+n > p.most || p.bytes+bytes > maxBytes {
 		return false
 	}
-	p.bytes += n
+	p.in += n
+	p.bytes += bytes
 	return true
 }
 
-// leave gives back what enter and grow let in.
+// leave gives back what enter let in.
 func (p *places) leave(n int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,3 +79,22 @@ func (p *places) retryAfter() int {
 	defer p.mu.Unlock()
 	return int(math.Min(30, math.Ceil(1e-3+p.mean*float64(p.in)/float64(cap(p.running)))))
 }
+
+// seats are the places that one request has, and the memory for its body.
+type seats struct {
+	places *places
+	n      int
+	bytes  int64
+}
+
+// take takes more of both, or nothing.
+func (t *seats) take(n int, bytes int64) error {
+	if !t.places.enter(n, bytes) {
+		return errBusy
+	}
+	t.n += n
+	t.bytes += bytes
+	return nil
+}
+
+func (t *seats) leave() { t.places.leave(t.n, t.bytes) }

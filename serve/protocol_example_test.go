@@ -16,15 +16,15 @@ func Example_openInferenceProtocol() {
 	rows := request.Inputs[0]
 	fmt.Println(rows.Name, rows.Shape, rows.Values)
 
-	outputs, err := request.Choose([]inferOutput{
-		{Name: "class", Shape: []int64{2}, Data: []string{"cat", "dog"}},
-		{Name: "p_value", Shape: []int64{2}, Data: []float64{0.5, 0.01}},
+	outputs, err := request.choose([]inferOutput{
+		{tensor: tensor{"class", inferBytes, []int64{2}}, Data: []string{"cat", "dog"}},
+		{tensor: tensor{"p_value", "FP64", []int64{2}}, Data: []float64{0.5, 0.01}},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 	answer := inferResponse{Model: "main", Version: "1", ID: request.ID, Outputs: outputs}
-	body, _, err := answer.Encode()
+	body, _, err := answer.encode()
 	if err != nil {
 		log.Fatal(err)
 	}

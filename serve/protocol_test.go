@@ -10,22 +10,24 @@ import (
 func TestRead(t *testing.T) {
 	json := `{"id":"7","inputs":[{"name":"image","shape":[2,1],"datatype":"BYTES","data":[["AQI="],["Aw=="]]}],"outputs":[{"name":"class","parameters":{"binary_data":true}},{"name":"ood"}]}`
 	r, err := readInfer([]byte(json), "")
-	want := &inferRequest{
-		ID: "7", Inputs: []inferTensor{{Name: "image", Datatype: inferBytes, Shape: []int64{2, 1}, Elements: [][]byte{{1, 2}, {3}}}},
-		Outputs: []inferWanted{{"class", true}, {"ood", false}},
-	}
-	if err != nil || !reflect.DeepEqual(r, want) {
+	inputs := []inferTensor{{tensor: tensor{"image", inferBytes, []int64{2, 1}}, Elements: [][]byte{{1, 2}, {3}}}}
+	if err != nil || r.ID != "7" || !reflect.DeepEqual(r.Inputs, inputs) {
 		t.Errorf("%+v, %v", r, err)
+	}
+	chosen, err := r.choose([]inferOutput{{tensor: tensor{Name: "ood"}}, {tensor: tensor{Name: "class"}}, {tensor: tensor{Name: "id"}}})
+	if err != nil || len(chosen) != 2 || chosen[0].Name != "class" || !chosen[0].binary || chosen[1].Name != "ood" || chosen[1].binary {
+		t.Errorf("%+v, %v", chosen, err)
 	}
 
 	head := `{"parameters":{"binary_data_output":true},"inputs":[{"name":"a","shape":[2],"datatype":"BYTES","parameters":{"binary_data_size":11}},{"name":"b","shape":[1,2],"datatype":"FP32","parameters":{"binary_data_size":8}}]}`
 	tail := "\x02\x00\x00\x00hi\x01\x00\x00\x00!" + "\x00\x00\x80\x3f\x00\x00\x00\xc0"
 	r, err = readInfer([]byte(head+tail), lengthOf(head))
-	want = &inferRequest{Binary: true, Inputs: []inferTensor{
-		{Name: "a", Datatype: inferBytes, Shape: []int64{2}, Elements: [][]byte{[]byte("hi"), []byte("!")}},
-		{Name: "b", Datatype: FP32, Shape: []int64{1, 2}, Values: []float32{1, -2}},
-	}}
-	if err != nil || !reflect.DeepEqual(r, want) {
+	eleven, eight := int64(11), int64(8)
+	inputs = []inferTensor{
+		{tensor: tensor{"a", inferBytes, []int64{2}}, Parameters: parameters{Size: &eleven}, Elements: [][]byte{[]byte("hi"), []byte("!")}},
+		{tensor: tensor{"b", FP32, []int64{1, 2}}, Parameters: parameters{Size: &eight}, Values: []float32{1, -2}},
+	}
+	if err != nil || !r.Parameters.BinaryOutput || len(r.Outputs) != 0 || !reflect.DeepEqual(r.Inputs, inputs) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -75,17 +77,21 @@ func TestReadRefuses(t *testing.T) {
 
 func TestEncode(t *testing.T) {
 	all := []inferOutput{
-		{Name: "class", Shape: []int64{2}, Data: []string{"a", "<b>"}},
-		{Name: "score", Shape: []int64{2}, Data: []float64{1, -0.5}},
-		{Name: "ood", Shape: []int64{2}, Data: []bool{false, true}},
-		{Name: "label", Shape: []int64{2}, Data: []int64{0, 3}},
+		{tensor: tensor{"class", inferBytes, []int64{2}}, Data: []string{"a", "<b>"}},
+		{tensor: tensor{"score", "FP64", []int64{2}}, Data: []float64{1, -0.5}},
+		{tensor: tensor{"ood", "BOOL", []int64{2}}, Data: []bool{false, true}},
+		{tensor: tensor{"label", "INT64", []int64{2}}, Data: []int64{0, 3}},
 	}
-	request := &inferRequest{Outputs: []inferWanted{{"ood", true}, {"class", false}, {"label", true}, {"class", true}}}
-	chosen, err := request.Choose(all)
+	request, err := readInfer([]byte(`{"outputs":[{"name":"ood","parameters":{"binary_data":true}},{"name":"class"},
+		{"name":"label","parameters":{"binary_data":true}},{"name":"class","parameters":{"binary_data":true}}]}`), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, n, err := (&inferResponse{"m", "1", "7", chosen}).Encode()
+	chosen, err := request.choose(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, n, err := (&inferResponse{"m", "1", "7", chosen}).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,14 +100,17 @@ func TestEncode(t *testing.T) {
 	if string(body[:n]) != json || string(body[n:]) != tail {
 		t.Errorf("%s\n%q", body[:n], body[n:])
 	}
-	if chosen, err = (&inferRequest{}).Choose(all); err != nil || len(chosen) != 4 {
+	if chosen, err = (&inferRequest{}).choose(all); err != nil || len(chosen) != 4 {
 		t.Error(chosen, err)
 	}
-	body, n, err = (&inferResponse{Outputs: chosen[1:2]}).Encode()
+	body, n, err = (&inferResponse{Outputs: chosen[1:2]}).encode()
 	if want := `{"model_name":"","outputs":[{"name":"score","datatype":"FP64","shape":[2],"data":[1,-0.5]}]}`; err != nil || n != len(body) || string(body) != want {
 		t.Errorf("%s, %v", body, err)
 	}
-	if _, err := (&inferRequest{Outputs: []inferWanted{{Name: "other"}}}).Choose(all); !errors.Is(err, errInfer) {
+	if request, err = readInfer([]byte(`{"outputs":[{"name":"other"}]}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := request.choose(all); !errors.Is(err, errInfer) {
 		t.Error(err)
 	}
 }

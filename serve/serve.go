@@ -2,13 +2,14 @@
 // by one, remembers what it said, and shows it on a page.
 //
 // [New] opens the detectors, and [Server.Serve] answers requests until its context is
-// cancelled. The parts are packages of their own that know nothing of HTTP: detectors
-// keeps detectors open and replaces them, flight does equal work once, gather does
-// together what is cheaper so, protocol has the tensors of the Open Inference Protocol,
-// store remembers; access has tokens, certificates and the limits of clients.
+// cancelled. Requests are answered by types that know only what they need: what judges,
+// what remembers, what watches for drift. This file wires them. Packages beside it know
+// nothing of HTTP: pool keeps detectors open and replaces them, learn trains them on
+// reviews, store remembers, webhook tells others.
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,16 +17,15 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
-	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
@@ -138,27 +138,20 @@ const (
 
 // Server is a service. Serve or Handler answers requests; Close ends it.
 type Server struct {
+	responder
 	opts      Options
-	log       *slog.Logger
 	detectors *pool.Set
-	places    *places
-	flights   pool.Flight[flightKey, rowVerdict]
-	rowsOf    pool.Gather[*pool.Loaded, []float32, pipeline.Verdict] // that wait to be judged
+	judge     *judge
+	memory    *memory
 	clients   *access.Clients
 	proxies   *access.Proxies
 	tokens    *access.Tokens      // nil where none is needed
 	cert      *access.Certificate // nil without TLS
-	metrics   *metrics
-	shadows   *shadows
 	events    *hub
 	drift     *drifts
-	images    *store.Images // or nil
-	queue     *store.Queue  // or nil
-	folders   []*images.Watched
-	broken    broken
+	folders   *folders
 	webhook   *webhook.Webhook // or nil
 	learner   *learn.Learner   // or nil
-	reaches   reaches
 	draining  atomic.Bool
 
 	stop       context.CancelFunc // ends what runs beside requests
@@ -173,23 +166,12 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	if err := check(&opts); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, log: opts.Log, metrics: newMetrics(), shadows: newShadows(), events: newHub(), images: opts.Images}
-	s.drift = newDrifts(opts.Alpha, opts.Store, s.log)
-	s.places = newPlaces(opts.Running, opts.Running+opts.Waiting)
-	s.rowsOf.Most, s.rowsOf.Coming, s.rowsOf.Do = mostRows, func(d *pool.Loaded) int { return int(d.Coming.Load()) }, s.judgeRows
-	s.clients = access.NewClients(max(0, opts.PerClient))
-	if s.proxies, err = access.ParseProxies(opts.TrustedProxies); err != nil {
-		return nil, options.Errorf("TrustedProxies", "%w", err)
-	}
-	if opts.TokenFile != "" {
-		if s.tokens, err = access.OpenTokens(opts.TokenFile, s.log); err != nil {
-			return nil, options.Errorf("TokenFile", "%w", err)
-		}
-	}
-	if opts.CertFile != "" {
-		if s.cert, err = access.OpenCertificate(opts.CertFile, opts.KeyFile, s.log); err != nil {
-			return nil, options.Errorf("CertFile", "%w", err)
-		}
+	s := &Server{opts: opts, events: newHub(), drift: newDrifts(opts.Alpha, opts.Store, opts.Log)}
+	s.responder = responder{log: opts.Log, timeout: opts.Timeout, places: newPlaces(opts.Running, opts.Running+opts.Waiting), metrics: newMetrics()}
+	s.memory = &memory{images: opts.Images, features: opts.KeepFeatures != 0, drift: s.drift, events: s.events, metrics: s.metrics, log: s.log}
+	s.judge = newJudge(s.places, s.memory)
+	if err := s.openAccess(); err != nil {
+		return nil, err
 	}
 	opts.Detectors.Log = s.log
 	opts.Detectors.Changed = s.metrics.changed
@@ -197,12 +179,13 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 		return nil, err
 	}
 	if opts.Store != nil {
-		if s.queue, err = store.NewQueue(opts.Store, store.QueueOptions{Log: s.log}); err != nil {
+		if s.memory.queue, err = store.NewQueue(opts.Store, store.QueueOptions{Log: s.log}); err != nil {
 			s.detectors.Close()
 			return nil, err
 		}
 	}
-	if err := errors.Join(s.openFolders(), s.openWebhook(ctx)); err != nil {
+	s.folders = &folders{detectors: s.detectors, judge: s.judge, store: opts.Store, explain: s.explain, log: s.log}
+	if err := errors.Join(s.folders.open(&opts), s.openWebhook(ctx)); err != nil {
 		return nil, errors.Join(err, s.closeStore())
 	}
 	s.openLearner(ctx)
@@ -210,55 +193,63 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	beside, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.background.Go(func() { s.detectors.Watch(beside, opts.Poll) })
-	s.background.Go(func() { s.watchDrift(beside) })
-	s.shareDrift(ctx)
+	s.background.Go(func() { s.drift.run(beside, s.detectors) })
+	s.drift.takeOver(ctx, s.detectors)
 	if s.webhook != nil {
 		s.background.Go(func() { s.runWebhook(beside) })
 	}
 	inflow, end := context.WithCancel(beside)
 	s.endFolders = end
-	for _, f := range s.folders {
+	for _, f := range s.folders.watched {
 		s.inflow.Go(func() { f.Run(inflow) })
 	}
-	s.background.Go(func() { s.follow(beside) })
-	s.background.Go(func() { s.dropFeatures(beside) })
+	if s.learner != nil {
+		s.background.Go(func() { every(beside, followEvery, func() { s.learner.Follow(beside) }) })
+	}
+	if opts.Store != nil && opts.KeepFeatures > 0 {
+		s.background.Go(func() {
+			s.dropFeatures(beside)
+			every(beside, featuresEvery, func() { s.dropFeatures(beside) })
+		})
+	}
 	return s, nil
+}
+
+// openAccess opens what says who may use the service.
+func (s *Server) openAccess() (err error) {
+	s.clients = access.NewClients(max(0, s.opts.PerClient))
+	if s.proxies, err = access.ParseProxies(s.opts.TrustedProxies); err != nil {
+		return options.Errorf("TrustedProxies", "%w", err)
+	}
+	if s.opts.TokenFile != "" {
+		if s.tokens, err = access.OpenTokens(s.opts.TokenFile, s.log); err != nil {
+			return options.Errorf("TokenFile", "%w", err)
+		}
+	}
+	if s.opts.CertFile != "" {
+		if s.cert, err = access.OpenCertificate(s.opts.CertFile, s.opts.KeyFile, s.log); err != nil {
+			return options.Errorf("CertFile", "%w", err)
+		}
+	}
+	return nil
 }
 
 // fill puts the defaults in.
 func fill(o *Options) {
-	or := func(v *time.Duration, usual time.Duration) {
-		if *v == 0 {
-			*v = usual
-		}
-	}
-	or(&o.Poll, DefaultPoll)
-	or(&o.Timeout, DefaultTimeout)
-	or(&o.ReadTimeout, DefaultReadTimeout)
-	or(&o.Drain, DefaultDrain)
-	or(&o.Detectors.Run.ImageTimeout, DefaultImageTimeout)
-	number := func(v *int, usual int) {
-		if *v == 0 {
-			*v = usual
-		}
-	}
-	number(&o.Running, runtime.GOMAXPROCS(0))
-	number(&o.Waiting, DefaultWaiting)
-	number(&o.MaxImages, min(DefaultMaxImages, o.Running+o.Waiting))
-	number(&o.PerClient, max(1, (o.Running+o.Waiting)/2))
-	number(&o.PerClientConns, DefaultPerClientConns)
-	if o.Alpha == 0 {
-		o.Alpha = DefaultAlpha
-	}
-	if o.MaxBody == 0 {
-		o.MaxBody = DefaultMaxBody
-	}
-	if o.Detectors.Run.MaxPixels == 0 {
-		o.Detectors.Run.MaxPixels = DefaultMaxPixels
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Poll = cmp.Or(o.Poll, DefaultPoll)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, DefaultReadTimeout)
+	o.Drain = cmp.Or(o.Drain, DefaultDrain)
+	o.Detectors.Run.ImageTimeout = cmp.Or(o.Detectors.Run.ImageTimeout, DefaultImageTimeout)
+	o.Detectors.Run.MaxPixels = cmp.Or(o.Detectors.Run.MaxPixels, DefaultMaxPixels)
+	o.Running = cmp.Or(o.Running, runtime.GOMAXPROCS(0))
+	o.Waiting = cmp.Or(o.Waiting, DefaultWaiting)
+	o.MaxImages = cmp.Or(o.MaxImages, min(DefaultMaxImages, o.Running+o.Waiting))
+	o.PerClient = cmp.Or(o.PerClient, max(1, (o.Running+o.Waiting)/2))
+	o.PerClientConns = cmp.Or(o.PerClientConns, DefaultPerClientConns)
+	o.Alpha = cmp.Or(o.Alpha, DefaultAlpha)
+	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 }
 
 func check(o *Options) error {
@@ -291,9 +282,9 @@ func check(o *Options) error {
 // Serve answers requests on the listeners until ctx is cancelled, and then those that
 // have begun. Metrics, unless nil, is where metrics are offered. It closes all listeners.
 func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics net.Listener) error {
-	all := listeners
+	all := slices.Clone(listeners)
 	if metrics != nil {
-		all = append(append([]net.Listener{}, listeners...), metrics)
+		all = append(all, metrics)
 	}
 	closeAll := func() {
 		for _, l := range all {
@@ -377,7 +368,7 @@ func (s *Server) Close() {
 	if s.learner != nil {
 		s.learner.Close()
 	}
-	s.flights.Wait()
+	s.judge.flights.Wait()
 	s.stop()
 	s.background.Wait()
 	if err := s.closeStore(); err != nil {
@@ -387,10 +378,10 @@ func (s *Server) Close() {
 
 // closeStore stores what waits, and closes the detectors.
 func (s *Server) closeStore() (err error) {
-	if s.queue != nil {
+	if s.memory.queue != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), s.opts.Drain)
 		defer cancel()
-		err = s.queue.Close(ctx)
+		err = s.memory.queue.Close(ctx)
 	}
 	s.detectors.Close()
 	return err

@@ -412,7 +412,7 @@ func TestTokens(t *testing.T) {
 func TestLoad(t *testing.T) {
 	w := start(t, nil)
 	version := func() string {
-		main, _ := w.detectors.Use("")
+		main := w.detectors.Use("")
 		defer main.Release()
 		return main.Version()
 	}
@@ -467,7 +467,7 @@ func TestShadow(t *testing.T) {
 			want++
 		}
 	}
-	w.flights.Wait()
+	w.judge.flights.Wait()
 	_, _, text := ask(t, "GET", w.url+"/v1/shadows", nil, nil)
 	var got struct {
 		Disagreements []struct{ Detector, Shadow struct{ OOD bool } }
@@ -506,7 +506,7 @@ func TestShadowWaits(t *testing.T) {
 	}
 	next("the shadow")
 	places <- struct{}{}
-	w.flights.Wait()
+	w.judge.flights.Wait()
 }
 
 // TestServeEnds: at the end requests that have begun are answered, and no goroutine

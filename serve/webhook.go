@@ -19,7 +19,7 @@ func (s *Server) openWebhook(ctx context.Context) (err error) {
 	}
 	s.webhook, err = webhook.New(webhook.Options{
 		URL: s.opts.Webhook, SecretFile: s.opts.WebhookSecret, On: s.opts.WebhookOn, Store: s.opts.Store, Log: s.log,
-		Data:   func(r store.Record) any { return s.recordOf(r) },
+		Data:   func(r store.Record) any { return s.memory.record(r) },
 		Alarms: s.drift.alarms, Sent: s.metrics.delivered, Timeout: s.opts.WebhookTimeout,
 	})
 	if err != nil {

@@ -217,11 +217,11 @@ func (l *Learner) Job(ctx context.Context, id string) (Job, error) {
 
 // Reviews says what a detector would learn from.
 func (l *Learner) Reviews(ctx context.Context, name string) (*Gathered, error) {
-	subject, _, release, err := l.subject(ctx, name)
+	subject, now, err := l.subject(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer now.Release()
 	return gather(ctx, l.opts.Store, subject, l, false)
 }
 
@@ -237,38 +237,35 @@ func (l *Learner) Features(ctx context.Context, name, hash string) ([]float32, e
 	if err != nil {
 		return nil, err
 	}
-	d, shadow := l.opts.Detectors.Use(name)
+	d := l.opts.Detectors.Use(name)
 	if d == nil {
 		return nil, store.ErrNotFound
 	}
 	defer d.Release()
-	defer shadow.Release()
 	return d.Features(ctx, data)
 }
 
-// subject returns the detector that learns, and the one that serves, until release.
-func (l *Learner) subject(ctx context.Context, name string) (_ Subject, now *pool.Loaded, release func(), err error) {
-	now, shadow := l.opts.Detectors.Use(name)
-	if now == nil {
-		return Subject{}, nil, nil, ErrNoResult
+// subject returns the detector that learns, and the one that serves, which must be released.
+func (l *Learner) subject(ctx context.Context, name string) (_ Subject, now *pool.Used, err error) {
+	if now = l.opts.Detectors.Use(name); now == nil {
+		return Subject{}, nil, ErrNoResult
 	}
-	release = func() { now.Release(); shadow.Release() }
 	versions, err := l.Versions(ctx, now.Name)
 	if err != nil {
-		release()
-		return Subject{}, nil, nil, err
+		now.Release()
+		return Subject{}, nil, err
 	}
 	s := Subject{Name: now.Name, Classes: now.Classes, Model: now.Source.Fingerprint, Dim: now.Dim(), Files: map[string]bool{now.SHA256: true}}
 	for _, hash := range versions.Hashes {
 		s.Files[hash] = true
 	}
-	return s, now, release, nil
+	return s, now, nil
 }
 
 // Start begins a job for a detector, "" being the first. The error wraps ErrBusy while
 // one runs.
 func (l *Learner) Start(ctx context.Context, name string) (Job, error) {
-	subject, now, release, err := l.subject(ctx, name)
+	subject, now, err := l.subject(ctx, name)
 	if err != nil {
 		return Job{}, err
 	}
@@ -276,7 +273,7 @@ func (l *Learner) Start(ctx context.Context, name string) (Job, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		release()
+		now.Release()
 		return Job{}, errEnding
 	}
 	err = l.update(ctx, func(jobs []entry) ([]entry, error) {
@@ -286,13 +283,13 @@ func (l *Learner) Start(ctx context.Context, name string) (Job, error) {
 		return slices.Insert(jobs, 0, job), nil
 	})
 	if err != nil {
-		release()
+		now.Release()
 		return Job{}, err
 	}
 	working, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	l.stop, l.running = stop, job.ID
 	l.jobs.Go(func() {
-		defer release()
+		defer now.Release()
 		l.work(working, stop, job.Job, subject, now)
 		l.mu.Lock()
 		l.stop, l.running = nil, ""
@@ -360,7 +357,7 @@ func (l *Learner) beat(ctx context.Context, stop context.CancelCauseFunc, job st
 }
 
 // work does a job and keeps its state up to date.
-func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Job, subject Subject, now *pool.Loaded) {
+func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Job, subject Subject, now *pool.Used) {
 	defer stop(nil)
 	var mu sync.Mutex
 	stage, ready := "beginning", false
@@ -424,7 +421,7 @@ func (l *Learner) work(ctx context.Context, stop context.CancelCauseFunc, job Jo
 }
 
 // learn does a job.
-func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *pool.Loaded, say func(string), ready func(*Learned) error) (*Learned, error) {
+func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *pool.Used, say func(string), ready func(*Learned) error) (*Learned, error) {
 	base, err := l.opts.Load(l.opts.Detectors.File(job.Detector))
 	if err != nil {
 		return nil, err
@@ -653,10 +650,9 @@ func (l *Learner) follow(ctx context.Context, name string) error {
 			version, want = v.Active, v.Versions[at].SHA256
 		}
 	}
-	now, shadow := l.opts.Detectors.Use(name)
+	now := l.opts.Detectors.Use(name)
 	serves := now.SHA256
 	now.Release()
-	shadow.Release()
 	if key := version + " " + hash; serves != want && l.refused[name] != key {
 		// Files that change are the business of the set, unless a version serves.
 		if version == "" && !l.opts.Detectors.Replaced(name) {

@@ -56,10 +56,10 @@ func TestSameVerdicts(t *testing.T) {
 	}
 	defer judge.Close()
 	s := open(t, Options{Detectors: []Named{{"a", file}}})
-	d, shadow := s.Use("")
+	d := s.Use("")
 	defer d.Release()
-	if d.Name != "a" || shadow != nil || !d.Images() || len(d.SHA256) != 64 {
-		t.Errorf("%+v, %+v", d, shadow)
+	if d.Name != "a" || d.Shadow != nil || !d.Images() || len(d.SHA256) != 64 {
+		t.Errorf("%+v", d)
 	}
 	var all sync.WaitGroup
 	for i := range 20 {
@@ -85,7 +85,7 @@ func TestSameVerdicts(t *testing.T) {
 	if _, err := d.Features(t.Context(), []byte("no image")); !errors.As(err, new(*ImageError)) {
 		t.Error(err)
 	}
-	if main, _ := s.Use("other"); main != nil {
+	if s.Use("other") != nil {
 		t.Error("there is a detector that was not named")
 	}
 }
@@ -105,11 +105,11 @@ func TestReplace(t *testing.T) {
 			changes = append(changes, err)
 		}
 	}})
-	old, shadow := s.Use("a")
-	if shadow == nil || !shadow.SharesFeatures(old) || len(s.backbones) != 1 {
+	old := s.Use("a")
+	if old.Shadow == nil || !old.Shadow.SharesFeatures(old.Loaded) || len(s.backbones) != 1 {
 		t.Fatal("the shadow does not share the features")
 	}
-	shadow.Release()
+	old.Shadow.Release()
 
 	if err := os.WriteFile(file, []byte("broken"), 0o666); err != nil {
 		t.Fatal(err)
@@ -117,11 +117,10 @@ func TestReplace(t *testing.T) {
 	if err := s.Reload(t.Context(), "a"); err == nil {
 		t.Error("a broken file was taken")
 	}
-	if now, shadow := s.Use("a"); now != old {
+	if now := s.Use("a"); now.Loaded != old.Loaded {
 		t.Error("the old one did not stay")
 	} else {
 		now.Release()
-		shadow.Release()
 	}
 
 	copyFile(t, second, file)
@@ -129,15 +128,13 @@ func TestReplace(t *testing.T) {
 	var watching sync.WaitGroup
 	watching.Go(func() { s.Watch(ctx, time.Millisecond) })
 	for {
-		now, shadow := s.Use("a")
-		changed := now != old
+		now := s.Use("a")
+		changed := now.Loaded != old.Loaded
 		now.Release()
-		shadow.Release()
 		if changed {
-			if _, other := s.Use("a"); now.SHA256 != other.SHA256 {
+			if other := s.Use("a"); now.SHA256 != other.Shadow.SHA256 {
 				t.Error("it is not what the file has")
 			} else {
-				now.Release()
 				other.Release()
 			}
 			break
@@ -246,14 +243,14 @@ func TestProbeRefuses(t *testing.T) {
 	if err := d.Save(file); err != nil {
 		t.Fatal(err)
 	}
-	before, _ := s.Use("a")
+	before := s.Use("a")
 	defer before.Release()
 	if err := s.Reload(t.Context(), "a"); !errors.Is(err, features.ErrDrifted) {
 		t.Errorf("a detector of other features: %v", err)
 	}
-	after, _ := s.Use("a")
+	after := s.Use("a")
 	defer after.Release()
-	if after != before {
+	if after.Loaded != before.Loaded {
 		t.Error("the old one does not serve")
 	}
 	if _, err := after.Features(t.Context(), servetest.Image(0, 99)); err != nil {

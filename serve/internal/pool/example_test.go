@@ -38,7 +38,7 @@ func ExampleSet() {
 		if err := set.Reload(ctx, "animals"); err != nil {
 			log.Fatal(err)
 		}
-		animals, _ := set.Use("animals")
+		animals := set.Use("animals")
 		verdicts, err := animals.Judge(ctx, []float32{5, 0.2})
 		if err != nil {
 			log.Fatal(err)

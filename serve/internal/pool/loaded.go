@@ -135,14 +135,36 @@ func (l *Loaded) Explainer(ctx context.Context) (*detector.Explainer, error) {
 	}
 }
 
+// Used is a detector that somebody uses until Release, with what runs beside it or nil.
+type Used struct {
+	*Loaded
+	Shadow *Loaded
+}
+
+// Retain is another use of both. It must be released, too.
+func (u *Used) Retain() {
+	u.Loaded.Retain()
+	u.Shadow.Retain()
+}
+
+// Release ends the use of both.
+func (u *Used) Release() {
+	u.Loaded.Release()
+	u.Shadow.Release()
+}
+
 // Retain is another use of a detector that the caller uses. It must be released, too.
+// A nil one, such as a shadow that there is not, has none.
 func (l *Loaded) Retain() {
+	if l == nil {
+		return
+	}
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
 	l.users++
 }
 
-// Release ends a use. A nil one, such as a shadow that there is not, has none.
+// Release ends a use.
 func (l *Loaded) Release() {
 	if l == nil {
 		return

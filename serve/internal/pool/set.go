@@ -131,25 +131,22 @@ func (s *Set) Names() []string {
 	return names
 }
 
-// Use returns the detector with a name ("" for the first), and what runs beside it or
-// nil. Both must be released. Without such a detector it returns nil.
-func (s *Set) Use(name string) (main, shadow *Loaded) {
+// Use returns the detector with a name ("" for the first), and what runs beside it. It
+// must be released. Without such a detector it returns nil.
+func (s *Set) Use(name string) *Used {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if name == "" {
-		name = s.places[0].Name
+	p := s.find(cmp.Or(name, s.places[0].Name), false)
+	if p == nil {
+		return nil
 	}
-	use := func(p *place) *Loaded {
-		if p == nil {
-			return nil
-		}
-		p.now.users++
-		return p.now
+	p.now.users++
+	u := &Used{Loaded: p.now}
+	if beside := s.find(p.Name, true); beside != nil {
+		beside.now.users++
+		u.Shadow = beside.now
 	}
-	if main = use(s.find(name, false)); main == nil {
-		return nil, nil
-	}
-	return main, use(s.find(name, true))
+	return u
 }
 
 // Reload replaces a detector by what its file is now, and its shadow likewise if it has

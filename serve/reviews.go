@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -18,15 +19,6 @@ import (
 // This file has what a person needs to review images: groups of look-alikes, why an image
 // was judged so, training images, and what thresholds cost.
 
-func (s *Server) reviewRoutes() []route {
-	q := &reviewRequests{s.opts.Store, s.use, s.places.run, s.judgedBy, s.reach, s.recordOf}
-	return []route{
-		{pattern: "GET /v1/queue", answer: s.remembering(q.queue)},
-		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: s.answering(q.trainingImage)},
-		{pattern: "GET /v1/detectors/{name}/thresholds", answer: s.answering(q.thresholds)},
-	}
-}
-
 // waitingImages is what these requests ask of the store.
 type waitingImages interface {
 	List(context.Context, store.Query) ([]store.Record, error)
@@ -34,14 +26,21 @@ type waitingImages interface {
 	Features(ctx context.Context, ids []string) (map[string][]float32, error)
 }
 
+// explainer judges again, and says why, in the places that it gives.
+type explainer interface {
+	run(context.Context) (end func(), err error)
+	addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome)
+}
+
 // reviewRequests are the requests of a person who reviews images.
 type reviewRequests struct {
-	store    waitingImages // nil remembers nothing
-	use      func(name string) (main, shadow *pool.Loaded, err error)
-	run      func(context.Context) (end func(), err error) // waits for a place to compute in
-	judgedBy func(context.Context, *pool.Loaded) (map[string]bool, error)
-	reach    func(context.Context, *pool.Loaded) (float64, string)
-	record   func(store.Record) record
+	store     waitingImages // nil remembers nothing
+	detectors detectors
+	judge     explainer
+	memory    keeper
+	learned   learned // nil does not learn
+	log       *slog.Logger
+	reaches   reaches
 }
 
 const (
@@ -71,23 +70,23 @@ type reaches struct {
 }
 
 // reach returns that of a detector, and a note if it is not known.
-func (s *Server) reach(ctx context.Context, d *pool.Loaded) (float64, string) {
-	s.reaches.mu.Lock()
-	defer s.reaches.mu.Unlock()
-	reach, known := s.reaches.known[d.SHA256]
+func (m *reviewRequests) reach(ctx context.Context, d *pool.Loaded) (float64, string) {
+	m.reaches.mu.Lock()
+	defer m.reaches.mu.Unlock()
+	reach, known := m.reaches.known[d.SHA256]
 	if !known {
 		e, err := d.Explainer(ctx)
 		if err == nil {
 			reach, err = reachOf(ctx, e.Sets())
 		}
 		if err != nil {
-			s.log.Warn("images are not grouped", "detector", d.Name, "error", err)
+			m.log.Warn("images are not grouped", "detector", d.Name, "error", err)
 			return 0, "the training features cannot be read, and only equal images are in one group"
 		}
-		if s.reaches.known == nil || len(s.reaches.known) > 100 {
-			s.reaches.known = map[string]float64{}
+		if m.reaches.known == nil || len(m.reaches.known) > 100 {
+			m.reaches.known = map[string]float64{}
 		}
-		s.reaches.known[d.SHA256] = reach
+		m.reaches.known[d.SHA256] = reach
 	}
 	if reach == 0 {
 		return 0, "the training features are not found, and only equal images are in one group"
@@ -96,12 +95,12 @@ func (s *Server) reach(ctx context.Context, d *pool.Loaded) (float64, string) {
 }
 
 // judgedBy returns the hashes of the files that served under a detector's name.
-func (s *Server) judgedBy(ctx context.Context, d *pool.Loaded) (map[string]bool, error) {
+func (m *reviewRequests) judgedBy(ctx context.Context, d *pool.Loaded) (map[string]bool, error) {
 	files := map[string]bool{d.SHA256: true}
-	if s.learner == nil {
+	if m.learned == nil {
 		return files, nil
 	}
-	v, err := s.learner.Versions(ctx, d.Name)
+	v, err := m.learned.Versions(ctx, d.Name)
 	for _, hash := range v.Hashes {
 		files[hash] = true
 	}
@@ -119,14 +118,13 @@ func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error
 			return nil, refuse(http.StatusBadRequest, "limit=%s: it is a number from 1 to %d", text, mostGroups)
 		}
 	}
-	d, shadow, err := m.use(r.URL.Query().Get("detector"))
+	d, err := used(m.detectors, r.URL.Query().Get("detector"))
 	if err != nil {
 		return nil, err
 	}
 	defer d.Release()
-	defer shadow.Release()
 	q := queue{Detector: d.Name, Groups: []group{}}
-	list, err := m.waiting(ctx, d, &q, r.URL.Query().Get("first"))
+	list, err := m.waiting(ctx, d.Loaded, &q, r.URL.Query().Get("first"))
 	if err != nil {
 		return nil, asked(err)
 	}
@@ -144,8 +142,8 @@ func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error
 			rows[i] = row
 		}
 	}
-	q.Reach, q.Note = m.reach(ctx, d)
-	end, err := m.run(ctx)
+	q.Reach, q.Note = m.reach(ctx, d.Loaded)
+	end, err := m.judge.run(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +152,7 @@ func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error
 	for _, members := range groups[:min(limit, len(groups))] {
 		var g group
 		for _, i := range members {
-			g.Images = append(g.Images, m.record(list[i]))
+			g.Images = append(g.Images, m.memory.record(list[i]))
 		}
 		q.Groups = append(q.Groups, g)
 	}
@@ -199,12 +197,11 @@ func (m *reviewRequests) waiting(ctx context.Context, d *pool.Loaded, q *queue, 
 
 // reasonsOf says why an image of the store was judged so, by the detector that it would
 // be judged by now; nil where its features are not known.
-func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *detector.Explanation {
-	for _, name := range s.detectors.Names() {
-		d, shadow := s.detectors.Use(name)
-		reasons := s.reasonsBy(ctx, d, v)
+func (m *reviewRequests) reasonsOf(ctx context.Context, v *store.Record) *detector.Explanation {
+	for _, name := range m.detectors.Names() {
+		d := m.detectors.Use(name)
+		reasons := m.reasonsBy(ctx, d.Loaded, v)
 		d.Release()
-		shadow.Release()
 		if reasons != nil {
 			return reasons
 		}
@@ -212,19 +209,19 @@ func (s *Server) reasonsOf(ctx context.Context, v *store.Record) *detector.Expla
 	return nil
 }
 
-func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record) *detector.Explanation {
-	if files, err := s.judgedBy(ctx, d); err != nil || !files[v.Detector] {
+func (m *reviewRequests) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record) *detector.Explanation {
+	if files, err := m.judgedBy(ctx, d); err != nil || !files[v.Detector] {
 		return nil
 	}
 	var row []float32
 	if v.Model == d.Source.Fingerprint {
-		known, err := s.opts.Store.Features(ctx, []string{v.ID})
+		known, err := m.store.Features(ctx, []string{v.ID})
 		if err == nil {
 			row = known[v.ID]
 		}
 	}
-	if row == nil && s.images != nil {
-		data, err := s.images.Get(v.Image)
+	if row == nil {
+		data, err := m.memory.image(v.Image)
 		if err != nil {
 			return nil
 		}
@@ -240,19 +237,18 @@ func (s *Server) reasonsBy(ctx context.Context, d *pool.Loaded, v *store.Record)
 		return nil
 	}
 	o := []outcome{{rowVerdict: rowVerdict{verdicts[0], row}}}
-	s.addReasons(ctx, d, o)
+	m.judge.addReasons(ctx, d, o)
 	return o[0].reasons
 }
 
 // trainingImage answers GET /v1/detectors/NAME/images/ROW: a small picture of a training
 // image, by its row among the training features.
 func (m *reviewRequests) trainingImage(ctx context.Context, r *http.Request) (any, error) {
-	d, shadow, err := m.use(r.PathValue("name"))
+	d, err := used(m.detectors, r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
 	defer d.Release()
-	defer shadow.Release()
 	missing := refuse(http.StatusNotFound, "this training image is not found")
 	row, err := strconv.Atoi(r.PathValue("row"))
 	e, failed := d.Explainer(ctx)
@@ -263,7 +259,7 @@ func (m *reviewRequests) trainingImage(ctx context.Context, r *http.Request) (an
 	if err != nil {
 		return nil, missing
 	}
-	end, err := m.run(ctx)
+	end, err := m.judge.run(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -281,13 +277,12 @@ const mostScores = 1000
 // thresholds answers GET /v1/detectors/NAME/thresholds: what other thresholds would flag
 // of the newest images, and how many false alarms they would give, as the slider of
 // detect's page says.
-func (q *reviewRequests) thresholds(ctx context.Context, r *http.Request) (any, error) {
-	d, shadow, err := q.use(r.PathValue("name"))
+func (m *reviewRequests) thresholds(ctx context.Context, r *http.Request) (any, error) {
+	d, err := used(m.detectors, r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
 	defer d.Release()
-	defer shadow.Release()
 	v := report.Verdicts{Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.CalibrationScores, Scores: []float64{}}
 	if v.ByPValue = d.ByClass != nil || len(d.Folds) > 0; v.ByPValue {
 		v.Calibration = nil
@@ -297,8 +292,8 @@ func (q *reviewRequests) thresholds(ctx context.Context, r *http.Request) (any, 
 			}
 		}
 	}
-	if q.store != nil {
-		list, err := q.store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
+	if m.store != nil {
+		list, err := m.store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
 		if err != nil {
 			return nil, asked(err)
 		}
