@@ -45,7 +45,7 @@ func addressOf(v reflect.Value) uintptr {
 	if v = v.Elem(); v.Kind() == reflect.Struct {
 		at = 0
 		for i := range v.NumField() {
-			if v.Field(i).Kind() == reflect.Pointer {
+			if v.Field(i).Kind() == reflect.Pointer && !v.Field(i).IsNil() {
 				at = v.Field(i).Pointer()
 				break
 			}

@@ -30,18 +30,19 @@ var _ = declare("detect", 30, newDetect)
 // detecting is the command detect.
 type detecting struct {
 	*command
-	opts                   pipeline.DetectOptions
-	to                     pipeline.VerdictParts
-	reasons                pipeline.ExplainOptions
-	running                *RunFlags
-	file, shard            string
-	load                   func(string) (*pipeline.Detector, error)
-	threshold, alarms      float64
-	format, cells, explain string
-	move, copy, page       string
-	maps                   int
-	null, labels, asJSON   bool
-	failOnOOD, quiet       bool
+	opts                 pipeline.DetectOptions
+	to                   pipeline.VerdictParts
+	reasons              pipeline.ExplainOptions
+	running              *RunFlags
+	file, shard          string
+	load                 func(string) (*pipeline.Detector, error)
+	threshold, alarms    float64
+	format, explain      string
+	move, copy, page     string
+	maps                 int
+	null, labels, asJSON bool
+	raw                  bool // cells of CSV, which a spreadsheet would run
+	failOnOOD, quiet     bool
 }
 
 func newDetect() *command { return newDetecting().command }
@@ -85,7 +86,7 @@ func (d *detecting) addOutputFlags() {
 	Choice(c.FlagSet, &d.format, "format", "table", "table|jsonl|csv|parquet", "what is printed, or written with --out, for each image")
 	also(c.FlagSet, "format", "json", "jsonl")
 	c.BoolVar(&d.asJSON, "json", false, "the same as --format jsonl or --format json: one object per line")
-	Choice(c.FlagSet, &d.cells, "csv", "safe", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
+	eitherOr(c.FlagSet, &d.raw, "csv", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	c.StringVar(&d.to.Out, "out", "", "write verdicts in parts to the folder or bucket `DIR`, as jsonl or parquet")
 	c.StringVar(&d.shard, "shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
 	c.means("shard", "Shard")
@@ -211,7 +212,7 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 
 // print judges the images, and prints verdicts and what is to be said of all.
 func (d *detecting) print(ctx context.Context, s Streams, explainer *pipeline.Explainer) error {
-	show := newPrinter(d.format, d.opts.SetAside != "", d.explain != "", d.cells == "raw", s.Out)
+	show := newPrinter(d.format, d.opts.SetAside != "", d.explain != "", d.raw, s.Out)
 	progress := NewProgress(s.Err, "images", d.quiet || IsTerminal(s.Out))
 	d.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
 	truth := newAssessment(d.opts.Detector.Classes)

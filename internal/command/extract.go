@@ -26,7 +26,6 @@ type extracting struct {
 	opts          pipeline.ExtractOptions
 	images        []string
 	size, shard   string
-	exif          string
 	checking      *checkFlags
 	running       *RunFlags
 	asJSON, quiet bool
@@ -50,8 +49,7 @@ Running it again processes only images that are new or whose size or modificatio
 	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
 	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
-	Choice(c.FlagSet, &e.exif, "exif", "ignore", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
-	c.means("exif", "ApplyEXIF")
+	eitherOr(c.FlagSet, &opts.Backbone.ApplyEXIF, "exif", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
 	c.StringVar(&e.shard, "shard", "", "only the part `i/n` of the images, i from 1 to n")
 	c.means("shard", "Shard")
 	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
@@ -100,7 +98,7 @@ func (e *extracting) check() (err error) {
 	if err := setSize(&opts.Pixels, e.size); err != nil {
 		return err
 	}
-	opts.Backbone.ApplyEXIF, opts.Pixels.ApplyEXIF = e.exif == "apply", e.exif == "apply"
+	opts.Pixels.ApplyEXIF = opts.Backbone.ApplyEXIF
 	if e.Changed("shard") {
 		if opts.Shard, err = features.ParseShard(e.shard); err != nil {
 			return Usagef("--shard: %w", err)

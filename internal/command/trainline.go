@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"strconv"
+
+	"github.com/spf13/pflag"
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -15,50 +15,28 @@ import (
 // trainLine returns the command that trains a detector again, as far as its file says: the
 // command train, whose flags are given what differs from what they are without.
 func trainLine(d *pipeline.Detector, out string) string {
-	o, _, err := pipeline.RecordedOptions(d)
+	was, _, err := pipeline.RecordedOptions(d)
 	if err != nil {
 		return ""
 	}
 	t := newTraining()
-	network := "residual"
-	if _, ok := o.Head.(head.Paper); ok {
-		network = "paper"
-		paper, err := paperValues("")
-		if err = errors.Join(err, t.Set("paper", "true"), t.heads.settle(paper)); err != nil {
-			return ""
-		}
+	h, o := t.heads, &t.heads.options
+	if _, paper := was.Head.(head.Paper); paper {
+		h.network = "paper"
+		err = errors.Join(t.Set("paper", "true"), h.takePaper(""))
 	}
-	values, err := flagValues(network, o.Head, o.Train)
-	if err != nil {
+	without := map[string]string{}
+	t.VisitAll(func(f *pflag.Flag) { without[f.Name] = f.Value.String() })
+	if err = errors.Join(err, h.take(h.network, was.Head, was.Train)); err != nil {
 		return ""
 	}
-	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	maps.Copy(values, map[string]string{
-		"out": out, "conditioning": conditioningName(o.Conditioning), "shrinkage": number(o.Conditioning.Shrinkage), "pca-dims": strconv.Itoa(o.Conditioning.Dims),
-		"val": o.Validation.String(), "calibration": o.Calibration.String(), "group-by": o.GroupBy, "seeds": (*Seeds)(&o.Seeds).String(),
-		"max-false-alarms": number(math.Round((1-o.TargetTPR)*1e12) / 1e12), "per-class": strconv.FormatBool(o.PerClass), "no-assess": strconv.FormatBool(o.NoHoldOut),
-	})
-	shape := o.Head.Settings()
-	if shape.NoDepression {
-		values["depression"] = "none"
+	t.out, t.alarms, h.conditioning = out, math.Round((1-was.TargetTPR)*1e12)/1e12, conditioningName(was.Conditioning)
+	o.Features, o.Seeds, o.GroupBy, o.PerClass, o.NoHoldOut = was.Features, was.Seeds, was.GroupBy, was.PerClass, was.NoHoldOut
+	o.Conditioning, o.Validation, o.Calibration = was.Conditioning, was.Validation, was.Calibration
+	if h.shape.Residual || was.Score != pipeline.HeadScore {
+		o.Score = was.Score
 	}
-	if o.Train.Balance {
-		values["balance"] = "sample"
-	}
-	if shape.Residual || o.Score != pipeline.HeadScore {
-		values["scores"] = o.Score
-	}
-	for _, dir := range o.Features {
-		err = errors.Join(err, t.Set("features", dir))
-	}
-	for name, value := range values {
-		if t.Lookup(name).Value.String() != value {
-			err = errors.Join(err, t.Set(name, value))
-		}
-	}
-	if err != nil {
-		return ""
-	}
+	t.VisitAll(func(f *pflag.Flag) { f.Changed = f.Changed || !f.Hidden && f.Value.String() != without[f.Name] })
 	return t.line()
 }
 

@@ -132,6 +132,7 @@ func (s *shareValue) Set(text string) error {
 // choice is the value of a flag that takes one of some words.
 type choice struct {
 	value   *string
+	second  *bool // in the place of value: whether it is the second word
 	words   []string
 	aliases map[string]string // other words that are still understood
 }
@@ -140,6 +141,11 @@ type choice struct {
 func Choice(f *pflag.FlagSet, to *string, name, value, words, text string) {
 	*to = value
 	f.Var(&choice{value: to, words: strings.Split(words, "|")}, name, text)
+}
+
+// eitherOr adds a flag that takes one of two words; the second sets to.
+func eitherOr(f *pflag.FlagSet, to *bool, name, words, text string) {
+	f.Var(&choice{second: to, words: strings.Split(words, "|")}, name, text)
 }
 
 // also lets a Choice understand another word for one of its own.
@@ -152,10 +158,15 @@ func also(f *pflag.FlagSet, name, word, means string) {
 }
 
 func (c *choice) String() string {
-	if c.value == nil {
+	switch {
+	case c.value != nil:
+		return *c.value
+	case c.second == nil:
 		return ""
+	case *c.second:
+		return c.words[1]
 	}
-	return *c.value
+	return c.words[0]
 }
 
 func (c *choice) Type() string { return "choice" }
@@ -168,7 +179,11 @@ func (c *choice) Set(text string) error {
 		last := len(c.words) - 1
 		return errors.New("it is " + strings.Join(c.words[:last], ", ") + " or " + c.words[last])
 	}
-	*c.value = text
+	if c.second != nil {
+		*c.second = text == c.words[1]
+	} else {
+		*c.value = text
+	}
 	return nil
 }
 
