@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
@@ -45,14 +46,17 @@ type AddedImages struct {
 // Addition says what adding images did, on images that neither the old nor the new
 // detector was trained on.
 type Addition struct {
-	Added   []AddedClass   // in the order of AddOptions.Images
-	Classes []ChangedClass // that the old detector knew
-	All     ChangedClass   // of these together
+	Added   []AddedClass   `json:"added"`   // in the order of AddOptions.Images
+	Classes []ChangedClass `json:"classes"` // that the old detector knew
+	All     ChangedClass   `json:"all"`     // of these together
 	// HeldOut says which images of the known classes were compared: "validation", or
 	// where there are none "calibration".
-	HeldOut string
-	Failed  []features.Failure // images that could not be read
-	Notes   []string           // what is not as it was in the old training
+	HeldOut string `json:"held_out"`
+	// AUROCBefore and AUROCAfter are those of class hold-out; nil without it.
+	AUROCBefore *float64           `json:"auroc_before"`
+	AUROCAfter  *float64           `json:"auroc_after"`
+	Failed      []features.Failure `json:"failed"` // images that could not be read
+	Notes       []string           `json:"-"`      // what is not as it was in the old training
 }
 
 type (
@@ -79,7 +83,7 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 	if len(opts.Images) == 0 {
 		return nil, nil, nil, options.Errorf("Add", "no images are named")
 	}
-	change := &Addition{Notes: notes}
+	change := &Addition{Notes: notes, Failed: []features.Failure{}}
 	known := len(o.Features)
 	for _, images := range opts.Images {
 		if images.Class == "" {
@@ -173,6 +177,7 @@ func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, ro
 	for i, class := range before.Classes {
 		a.Classes[i].Class = class
 	}
+	a.assess(before, after)
 	rows = features.Every(rows, mostCompared)
 	was, is, err := both(ctx, before, after, row, rows)
 	if err != nil {
@@ -185,6 +190,32 @@ func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, ro
 		}
 	}
 	return nil
+}
+
+// assess says how well each class that was known would be noticed if it were new.
+func (a *Addition) assess(before, after *Detector) {
+	held := func(d *Detector, class string) (auroc float64, kept bool) {
+		if d.Assessment != nil {
+			if c, ok := d.Assessment.Classes[class]; ok {
+				return c.AUROC, c.Kept
+			}
+		}
+		return math.NaN(), false
+	}
+	for i, class := range before.Classes {
+		c := &a.Classes[i]
+		c.AUROCBefore, _ = held(before, class)
+		if c.AUROCAfter, c.Kept = held(after, class); c.Kept {
+			c.AUROCAfter = math.NaN()
+		}
+	}
+	a.All.AUROCBefore, a.All.AUROCAfter = math.NaN(), math.NaN()
+	if before.Assessment != nil {
+		a.AUROCBefore, a.All.AUROCBefore = &before.Assessment.AUROC, before.Assessment.AUROC
+	}
+	if after.Assessment != nil {
+		a.AUROCAfter, a.All.AUROCAfter = &after.Assessment.AUROC, after.Assessment.AUROC
+	}
 }
 
 // compareAdded compares them on the images that were added, whose rows begin at first.

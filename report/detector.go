@@ -106,8 +106,6 @@ type Change struct {
 	Note    string // which images the classes are compared on
 	Classes []ChangedClass
 	All     ChangedClass // of all classes that the old detector knew
-	// AUROC before and after, of class hold-out; NaN if unknown.
-	AUROCBefore, AUROCAfter float64
 }
 
 // AddedClass says how a class that images were added to was known before, and is now.
@@ -127,6 +125,7 @@ type ChangedClass struct {
 	Tally
 	AUROCBefore float64 `json:"-"` // of class hold-out; NaN if unknown
 	AUROCAfter  float64 `json:"-"`
+	Kept        bool    `json:"-"` // AUROCAfter was not computed again
 }
 
 // Tally counts the images of a class by two detectors.

@@ -49,7 +49,7 @@ func shownDetector(classes int) Detector {
 		{Image: Image{Path: "<gone>.jpg", Label: name(0), Decode: func() (image.Image, error) { return nil, errors.New("no <such> file") }}, Score: -2.1, Threshold: -2, OOD: true, Given: name(0)},
 	}
 	d.Change = &Change{
-		Old: "old <one>", Note: "Compared on some.", AUROCBefore: 0.9, AUROCAfter: math.NaN(),
+		Old: "old <one>", Note: "Compared on some.",
 		Added: []AddedClass{{Class: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
 		All:   ChangedClass{Tally: Tally{Class: "all", Images: 8, RightBefore: 7, RightAfter: 6}, AUROCBefore: math.NaN(), AUROCAfter: 0.5},
 	}

@@ -14,49 +14,37 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // addFlags are the flags of train that add images to what a detector knows.
 type addFlags struct {
-	flags  *pflag.FlagSet
-	add    *[]string
-	file   *string
-	model  *string
-	device *string
-	work   *int
-	onnx   *string
-	drift  extractor.ModelOptions // how the backbone is opened
-	warn   func(Streams) func(string)
-	key    func(string) (*pipeline.Detector, error)
-
-	old    *pipeline.Detector
-	images []pipeline.AddedImages
-	sets   []string // that the old detector was trained on, as the user named them
-	advise func(error) error
+	*command
+	opts    pipeline.AddOptions
+	images  []string
+	file    string
+	running *RunFlags
+	load    func(string) (*pipeline.Detector, error)
 }
 
 // addAddFlags adds the flags.
 func addAddFlags(c *command) *addFlags {
-	f := c.FlagSet
-	a := &addFlags{flags: f, advise: c.advise, warn: c.warnDrift}
-	a.add = f.StringArray("add", nil, "add images of a class, known or new, as `NAME=DIR` (repeat)")
-	a.file = f.String("detector", "", "`DETECTOR` to add to; its features are found, or named by --features")
-	a.model = f.String("model", "", "`DIR` of the detector's backbone for --add (default: it is found by its checksum)")
-	a.device = f.String("device", "cpu", "`DEVICE` for the model with --add: "+strings.Join(extractor.Devices(), "|"))
-	annotate(f.Lookup("device"), offered, extractor.Devices()...)
-	a.work = f.Int("workers", 0, "with --add, images in work at once (default: one per core or fewer)")
-	addDriftFlag(f, &a.drift)
-	a.onnx = AddLibraryFlag(f)
-	a.key = addPublicKeyFlag(f)
-	c.sets(&a.drift)
+	a := &addFlags{command: c}
+	run, backbone := &a.opts.Extract.Run, &a.opts.Extract.Backbone
+	c.sets(&a.opts)
+	c.StringArrayVar(&a.images, "add", nil, "add images of a class, known or new, as `NAME=DIR` (repeat)")
 	c.means("add", "Add")
+	c.StringVar(&a.file, "detector", "", "`DETECTOR` to add to; its features are found, or named by --features")
 	c.means("detector", "Detector")
-	c.means("model", "Model")
-	c.means("device", "Device")
-	c.means("workers", "Workers")
+	c.StringVar(&a.opts.Extract.Model, "model", "", "`DIR` of the detector's backbone for --add (default: it is found by its checksum)")
+	c.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model with --add: "+strings.Join(extractor.Devices(), "|"))
+	annotate(c.Lookup("device"), offered, extractor.Devices()...)
+	c.IntVar(&run.Workers, "workers", 0, "with --add, images in work at once (default: one per core or fewer)")
+	run.ImageTimeout = extractor.DefaultImageTimeout
+	addDriftFlag(c.FlagSet, backbone)
+	a.running = &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
+	a.load = addPublicKeyFlag(c.FlagSet)
 	c.rare("model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
 	c.programOnly("add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
 	return a
@@ -68,12 +56,12 @@ var withAdd = []string{"add", "detector", "model", "device", "workers", "allow-d
 	"memory", "checkpoint-every", "resume", "restart", "verify", "help"}
 
 // on reports whether images are to be added.
-func (a *addFlags) on() bool { return len(*a.add) > 0 }
+func (a *addFlags) on() bool { return len(a.images) > 0 }
 
 // check checks the flags, after Parse.
 func (a *addFlags) check() error {
 	var wrong []string
-	a.flags.Visit(func(f *pflag.Flag) {
+	a.Visit(func(f *pflag.Flag) {
 		only := slices.Contains([]string{"detector", "model", "device", "workers", "onnxruntime", "public-key"}, f.Name)
 		if a.on() && !slices.Contains(withAdd, f.Name) || !a.on() && only {
 			wrong = append(wrong, "--"+f.Name)
@@ -86,23 +74,23 @@ func (a *addFlags) check() error {
 		return Usagef("%s goes with --add NAME=DIR", strings.Join(wrong, ", "))
 	case !a.on():
 		return nil
-	case *a.file == "":
+	case a.file == "":
 		return Usagef("--add needs the --detector to add to")
-	case *a.work < 0:
-		return Usagef("--workers %d: it may not be negative", *a.work)
+	case a.opts.Extract.Run.Workers < 0:
+		return Usagef("--workers %d: it may not be negative", a.opts.Extract.Run.Workers)
 	}
-	return extractor.CheckDevice(*a.device)
+	return extractor.CheckDevice(a.opts.Extract.Backbone.Device)
 }
 
-// load reads the detector and returns the options that it was trained with. Feature
+// read loads the detector and returns the options that it was trained with. Feature
 // sets of new images lie beside the file out.
-func (a *addFlags) load(out string, sets []string) (pipeline.TrainOptions, error) {
+func (a *addFlags) read(out string, sets []string) (pipeline.TrainOptions, error) {
 	var err error
-	if a.old, err = a.key(*a.file); err != nil {
+	if a.opts.Detector, err = a.load(a.file); err != nil {
 		return pipeline.TrainOptions{}, err
 	}
 	used := map[string]bool{}
-	for _, text := range *a.add {
+	for _, text := range a.images {
 		class, dir, ok := strings.Cut(text, "=")
 		if !ok || class == "" || dir == "" {
 			return pipeline.TrainOptions{}, Usagef("--add %s: it is NAME=DIR", text)
@@ -114,10 +102,10 @@ func (a *addFlags) load(out string, sets []string) (pipeline.TrainOptions, error
 			name = fmt.Sprintf("%s.%d.features", base, i)
 		}
 		used[name] = true
-		a.images = append(a.images, pipeline.AddedImages{Class: class, Folder: dir, Features: name})
+		a.opts.Images = append(a.opts.Images, pipeline.AddedImages{Class: class, Folder: dir, Features: name})
 	}
-	a.sets = sets
-	opts, _, err := pipeline.RecordedOptions(a.old)
+	a.opts.Features = sets
+	opts, _, err := pipeline.RecordedOptions(a.opts.Detector)
 	return opts, err
 }
 
@@ -132,25 +120,21 @@ func (a *addFlags) classes(sets []string) ([]string, error) {
 	if !a.on() {
 		return classesOf(sets)
 	}
-	classes := slices.Clone(a.old.Classes)
-	for _, images := range a.images {
+	classes := slices.Clone(a.opts.Detector.Classes)
+	for _, images := range a.opts.Images {
 		classes = append(classes, images.Class)
 	}
 	return classes, nil
 }
 
 // run adds the images.
-func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOptions, training *Progress, quiet bool) (*pipeline.Detector, *pipeline.TrainResult, *pipeline.Addition, error) {
-	if *a.onnx != "" {
-		if err := extractor.InitRuntime(*a.onnx); err != nil {
-			return nil, nil, nil, err
-		}
+func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOptions, quiet bool) (*pipeline.Detector, *pipeline.TrainResult, *pipeline.Addition, error) {
+	if err := a.running.LoadRuntime(); err != nil {
+		return nil, nil, nil, err
 	}
 	var progress *Progress
-	add := pipeline.AddOptions{Detector: a.old, Images: a.images, Features: a.sets, Train: opts}
-	a.drift.Device, a.drift.Drifted = *a.device, a.warn(s)
-	add.Extract.Model, add.Extract.Backbone, add.Extract.Advise = *a.model, a.drift, a.advise
-	add.Extract.Run.Workers, add.Extract.Run.ImageTimeout = *a.work, extractor.DefaultImageTimeout
+	add := &a.opts
+	add.Train, add.Extract.Advise, add.Extract.Backbone.Drifted = opts, a.advise, a.warnDrift(s)
 	add.Extracting = func(images pipeline.AddedImages) {
 		progress.Close()
 		progress = NewProgress(s.Err, "images", quiet)
@@ -158,7 +142,7 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	}
 	add.Extract.Run.Progress = func(done, failed, total int) { progress.Update(done, total, "") }
 	add.Training = func() { progress.Close() }
-	detector, result, change, err := pipeline.Add(ctx, add)
+	detector, result, change, err := pipeline.Add(ctx, *add)
 	progress.Close()
 	if change != nil {
 		for _, note := range change.Notes {
@@ -168,68 +152,26 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	return detector, result, change, err
 }
 
-// additionJSON is the result of train --add --json.
-type additionJSON struct {
-	Detector    string                  `json:"detector"`
-	Added       []pipeline.AddedClass   `json:"added"`
-	Classes     []pipeline.ChangedClass `json:"classes"` // that were known before
-	All         pipeline.ChangedClass   `json:"all"`
-	HeldOut     string                  `json:"held_out"` // which images these are
-	AUROCBefore *float64                `json:"auroc_before"`
-	AUROCAfter  *float64                `json:"auroc_after"`
-	Failed      []features.Failure      `json:"failed"`
-}
-
-func (a *addFlags) json(change *pipeline.Addition, now *pipeline.Detector) *additionJSON {
-	if change == nil {
-		return nil
-	}
-	auroc := func(d *pipeline.Detector) *float64 {
-		if d.Assessment == nil {
-			return nil
-		}
-		return &d.Assessment.AUROC
-	}
-	return &additionJSON{*a.file, change.Added, change.Classes, change.All, change.HeldOut, auroc(a.old), auroc(now), append([]features.Failure{}, change.Failed...)}
+// notComputed tells whether the AUROC of some class is that of the detector before.
+func notComputed(change *pipeline.Addition) bool {
+	return slices.ContainsFunc(change.Classes, func(c pipeline.ChangedClass) bool { return c.Kept })
 }
 
 // change is the section of the page; nil without images that were added.
-func (a *addFlags) change(change *pipeline.Addition, now *pipeline.Detector) *report.Change {
+func (a *addFlags) change(change *pipeline.Addition) *report.Change {
 	if change == nil {
 		return nil
 	}
-	kept := false
-	auroc := func(d *pipeline.Detector, class string) float64 {
-		if d.Assessment != nil {
-			if assessed, ok := d.Assessment.Classes[class]; ok && !(d == now && assessed.Kept) {
-				return assessed.AUROC
-			} else if ok {
-				kept = true
-			}
-		}
-		return math.NaN()
-	}
-	mean := func(d *pipeline.Detector) float64 {
-		if d.Assessment == nil {
-			return math.NaN()
-		}
-		return d.Assessment.AUROC
-	}
-	page := &report.Change{Old: filepath.Base(*a.file), Added: change.Added, All: change.All, Classes: slices.Clone(change.Classes),
+	page := &report.Change{Old: filepath.Base(a.file), Added: change.Added, All: change.All, Classes: change.Classes,
 		Note: fmt.Sprintf("The classes that were known are compared on the same %s images, which neither detector was trained on.", change.HeldOut)}
-	page.All.AUROCBefore, page.All.AUROCAfter = mean(a.old), mean(now)
-	for i := range page.Classes {
-		c := &page.Classes[i]
-		c.AUROCBefore, c.AUROCAfter = auroc(a.old, c.Class), auroc(now, c.Class)
-	}
-	if kept {
+	if notComputed(change) {
 		page.Note += " The AUROC now of a class without one was not computed again."
 	}
 	return page
 }
 
 // describe says what adding images did.
-func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) string {
+func (a *addFlags) describe(change *pipeline.Addition) string {
 	if change == nil {
 		return ""
 	}
@@ -247,10 +189,10 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 			what = "new"
 		}
 		fmt.Fprintf(&b, "%s (%s): %s added; %s flagged %s of them; of those that the new detector was not trained on it gives %s this class and flags %s\n",
-			Printable(added.Class), what, count(added.Images, "image"), filepath.Base(*a.file), share(added.FlaggedBefore, added.Images), share(added.Right, added.HeldOut), share(added.FlaggedAfter, added.HeldOut))
+			Printable(added.Class), what, count(added.Images, "image"), filepath.Base(a.file), share(added.FlaggedBefore, added.Images), share(added.Right, added.HeldOut), share(added.FlaggedAfter, added.HeldOut))
 	}
 	fmt.Fprintf(&b, "\nclasses that were known, on %s that neither was trained on, before → after:\n", count(change.All.Images, change.HeldOut+" image"))
-	assessed := a.old.Assessment != nil || now.Assessment != nil
+	assessed := change.AUROCBefore != nil || change.AUROCAfter != nil
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "class\timages\tright class\tfalsely flagged\t")
 	if assessed {
@@ -261,35 +203,22 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	slices.SortStableFunc(rows, func(x, y pipeline.ChangedClass) int { // what became worst first
 		return (x.RightAfter - x.RightBefore) - (y.RightAfter - y.RightBefore)
 	})
-	kept := false
-	auroc := func(d *pipeline.Detector, class string) string {
-		switch {
-		case d.Assessment == nil:
+	auroc := func(v float64) string {
+		if math.IsNaN(v) {
 			return "not held out"
-		case class == "":
-			return fmt.Sprintf("%.3f", d.Assessment.AUROC)
 		}
-		if c, ok := d.Assessment.Classes[class]; ok {
-			return fmt.Sprintf("%.3f", c.AUROC)
-		}
-		return "not held out"
+		return fmt.Sprintf("%.3f", v)
 	}
-	line := func(c pipeline.ChangedClass, class string) {
+	for _, c := range append([]pipeline.ChangedClass{change.All}, rows[:min(len(rows), mostRows)]...) {
 		fmt.Fprintf(t, "%s\t%d\t%d → %d\t%d → %d\t", Printable(c.Class), c.Images, c.RightBefore, c.RightAfter, c.FlaggedBefore, c.FlaggedAfter)
 		if assessed {
-			before, after := auroc(a.old, class), auroc(now, class)
-			same := now.Assessment != nil && now.Assessment.Classes[class].Kept
-			kept = kept || same
-			if !same && before != after {
-				before += " → " + after
+			text, after := auroc(c.AUROCBefore), auroc(c.AUROCAfter)
+			if !c.Kept && text != after {
+				text += " → " + after
 			}
-			fmt.Fprintf(t, "%s\t", before)
+			fmt.Fprintf(t, "%s\t", text)
 		}
 		fmt.Fprintln(t)
-	}
-	line(change.All, "")
-	for _, c := range rows[:min(len(rows), mostRows)] {
-		line(c, c.Class)
 	}
 	t.Flush()
 	if n := len(rows) - mostRows; n > 0 {
@@ -298,7 +227,7 @@ func (a *addFlags) describe(change *pipeline.Addition, now *pipeline.Detector) s
 	switch {
 	case !assessed:
 		b.WriteString("No class was held out, so how well a new class would be noticed is not known.\n")
-	case kept:
+	case notComputed(change):
 		b.WriteString("The AUROC of a class without an arrow was not computed again.\n")
 	}
 	return b.String()

@@ -152,12 +152,12 @@ func (t *training) check() (pipeline.TrainOptions, error) {
 	case t.resume && t.restart, t.resume && every == 0:
 		return none, Usagef("--resume goes with neither --restart nor --checkpoint-every 0")
 	}
-	opts.AllowDriftedFeatures = t.adding.drift.AllowDriftedFeatures
+	opts.AllowDriftedFeatures = t.adding.opts.Extract.Backbone.AllowDriftedFeatures
 	if t.bundle {
 		t.out = filepath.Join(t.out, pipeline.BundleFile)
 	}
 	if t.adding.on() {
-		if opts, err = t.adding.load(t.out, sets); err != nil {
+		if opts, err = t.adding.read(t.out, sets); err != nil {
 			return none, err
 		}
 	}
@@ -232,7 +232,7 @@ func (t *training) run(ctx context.Context, s Streams) error {
 	var result *pipeline.TrainResult
 	var change *pipeline.Addition
 	if t.adding.on() {
-		detector, result, change, err = t.adding.run(ctx, s, opts, progress, t.quiet)
+		detector, result, change, err = t.adding.run(ctx, s, opts, t.quiet)
 	} else {
 		detector, result, err = pipeline.Train(ctx, opts)
 	}
@@ -263,17 +263,25 @@ func (t *training) tell(ctx context.Context, s Streams, d *pipeline.Detector, r 
 		fmt.Fprintf(s.Err, "train: warning: %s\n", r.Warnings[i])
 	}
 	if t.page != "" {
-		if err := t.writeDetectorPage(ctx, t.page, t.out, pipeline.SummaryOptions{Detector: d, Roots: t.roots}, t.adding.change(change, d)); err != nil {
+		if err := t.writeDetectorPage(ctx, t.page, t.out, pipeline.SummaryOptions{Detector: d, Roots: t.roots}, t.adding.change(change)); err != nil {
 			return fmt.Errorf("%s is saved, but not the page: %w", t.out, err)
 		}
 	}
 	if t.asJSON {
-		err = writeJSON(s.Out, struct {
+		type addition struct {
+			Detector string `json:"detector"` // before
+			*pipeline.Addition
+		}
+		result := struct {
 			*pipeline.TrainResult
-			Addition *additionJSON `json:"addition,omitempty"`
-		}{r, t.adding.json(change, d)})
+			Addition *addition `json:"addition,omitempty"`
+		}{TrainResult: r}
+		if change != nil {
+			result.Addition = &addition{t.adding.file, change}
+		}
+		err = writeJSON(s.Out, result)
 	} else {
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n%s", t.out, describe(d, r), t.adding.describe(change, d))
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n%s", t.out, describe(d, r), t.adding.describe(change))
 		if err == nil && t.page != "" {
 			_, err = fmt.Fprintf(ForPeople(s.Out), "look at %s\n", t.page)
 		}
