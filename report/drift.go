@@ -59,12 +59,23 @@ func (p *DriftPart) share(class string) float64 {
 
 // DriftClass is a class that images were given.
 type DriftClass struct {
-	Name           string
-	Images         int
-	Early, Late    float64     // share of the images of the first half of the course, and of the second
-	Expected       *[2]float64 // of both; nil where that is not known
-	Flagged, MeanP float64
-	Alarm          string // the image that raised it; "" for none
+	Name     string      `json:"class"`
+	Images   int         `json:"images"`
+	OOD      int         `json:"ood"`
+	MeanP    float64     `json:"mean_p_value"`
+	Alarm    *DriftAlarm `json:"alarm"` // nil for none
+	Early    float64     `json:"-"`     // share of the images of the first half of the course
+	Late     float64     `json:"-"`     // of the second
+	Expected *[2]float64 `json:"-"`     // of both; nil where that is not known
+}
+
+// DriftAlarm names the image that raised an alarm.
+type DriftAlarm struct {
+	Image     int         `json:"image"` // from 1 on, among those that were read
+	Path      string      `json:"path"`
+	PathBytes []byte      `json:"path_bytes,omitempty"`
+	Time      string      `json:"time,omitempty"`
+	Since     *DriftAlarm `json:"since,omitempty"` // where the evidence began to grow
 }
 
 // CheckDrift returns an error if WriteDrift could not write to the file; see
@@ -238,7 +249,12 @@ func (v *driftView) tables(d Drift) {
 	v.Page.Links = append(v.Page.Links, link{"classes", "Classes"})
 	v.ClassTable = &table{Caption: "Classes that images were given", Head: "class", Columns: []string{"images", "first half, %", "second half, %", "expected", "flagged, %", "mean p-value, %", "alarm"}}
 	for _, c := range d.Classes {
+		alarm := tableCell{Mean: "–"}
+		if c.Alarm != nil {
+			alarm = plain(fmt.Sprintf("image %d", c.Alarm.Image))
+			alarm.Wrong = true
+		}
 		v.ClassTable.Rows = append(v.ClassTable.Rows, tableRow{c.Name, []tableCell{plain(fmt.Sprint(c.Images)), share(c.Early, c.Expected), share(c.Late, c.Expected), bounds(c.Expected),
-			share(c.Flagged, nil), share(c.MeanP, nil), {Mean: cmp.Or(c.Alarm, "–"), Sort: c.Alarm, Wrong: c.Alarm != ""}}})
+			share(float64(c.OOD)/float64(c.Images), nil), share(c.MeanP, nil), alarm}})
 	}
 }

@@ -231,34 +231,25 @@ func compareNames(a, b string) int {
 
 // course is the result of drift for a stream of images.
 type course struct {
-	Alpha   float64            `json:"alpha"`
-	Images  int                `json:"images"`
-	Failed  int                `json:"failed"`
-	Alarm   *alarm             `json:"alarm"`           // of all images together; null if there was none
-	Classes []classCourse      `json:"classes"`         // those that images were given
-	Parts   []report.DriftPart `json:"parts"`           // of the course
-	Notes   []string           `json:"notes,omitempty"` // what the promise does not cover
-	LogMost float64            `json:"highest_log_wealth"`
+	Alpha   float64             `json:"alpha"`
+	Images  int                 `json:"images"`
+	Failed  int                 `json:"failed"`
+	Alarm   *report.DriftAlarm  `json:"alarm"`           // of all images together; null if there was none
+	Classes []report.DriftClass `json:"classes"`         // those that images were given
+	Parts   []report.DriftPart  `json:"parts"`           // of the course
+	Notes   []string            `json:"notes,omitempty"` // what the promise does not cover
+	LogMost float64             `json:"highest_log_wealth"`
 
 	detector *pipeline.Detector
 	watch    *evaluation.DriftWatch
 	perPart  int
 	lowest   float64 // log of the capital, and at which image
-	since    alarm
-	byClass  map[string]*classCourse
+	since    report.DriftAlarm
+	byClass  map[string]*report.DriftClass
 }
 
-// alarm names the image that raised an alarm.
-type alarm struct {
-	Image     int    `json:"image"` // from 1 on, among those that were read
-	Path      string `json:"path"`
-	PathBytes []byte `json:"path_bytes,omitempty"`
-	Time      string `json:"time,omitempty"`
-	Since     *alarm `json:"since,omitempty"` // where the evidence began to grow
-}
-
-// String names the image.
-func (a *alarm) String() string {
+// alarmText names the image that raised an alarm.
+func alarmText(a *report.DriftAlarm) string {
 	text := fmt.Sprintf("image %d, %s", a.Image, Printable(a.Path))
 	if a.Time != "" {
 		text += ", " + a.Time
@@ -269,20 +260,12 @@ func (a *alarm) String() string {
 	return text
 }
 
-// classCourse is the result for the images that were given one class.
-type classCourse struct {
-	Class  string  `json:"class"`
-	Images int     `json:"images"`
-	OOD    int     `json:"ood"`
-	MeanP  float64 `json:"mean_p_value"`
-	Alarm  *alarm  `json:"alarm"`
-}
-
 // newCourse prepares for n images, which may be fewer.
 func newCourse(d *pipeline.Detector, alpha float64, n, rows int) *course {
 	c := &course{
-		Alpha: alpha, Classes: []classCourse{}, Parts: []report.DriftPart{}, detector: d, watch: evaluation.NewDriftWatch(alpha, evaluation.DriftCalibrationOf(d), 1),
-		perPart: max((n+rows-1)/rows, 1), byClass: map[string]*classCourse{},
+		Alpha: alpha, Classes: []report.DriftClass{}, Parts: []report.DriftPart{}, detector: d,
+		watch:   evaluation.NewDriftWatch(alpha, evaluation.DriftCalibrationOf(d), 1),
+		perPart: max((n+rows-1)/rows, 1), byClass: map[string]*report.DriftClass{},
 	}
 	switch {
 	case len(d.Folds) > 0:
@@ -301,7 +284,7 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 		return
 	}
 	c.Images++
-	here := alarm{Image: c.Images, Path: disk.EncodePath(j.Path), PathBytes: disk.PathBytes(j.Path)}
+	here := report.DriftAlarm{Image: c.Images, Path: disk.EncodePath(j.Path), PathBytes: disk.PathBytes(j.Path)}
 	if nanoseconds != 0 {
 		here.Time = time.Unix(0, nanoseconds).UTC().Format(time.RFC3339)
 	}
@@ -316,7 +299,7 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 	}
 	class := c.byClass[j.Class]
 	if class == nil {
-		class = &classCourse{Class: j.Class}
+		class = &report.DriftClass{Name: j.Class}
 		c.byClass[j.Class] = class
 	}
 	class.Images++
@@ -340,9 +323,14 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 // end finishes the course.
 func (c *course) end() {
 	c.LogMost = c.watch.All().Highest()
+	halves := evaluation.ExpectVerdicts(c.detector, max(c.Images/2, 1)).Classes
 	for _, name := range c.detector.Classes {
 		if class := c.byClass[name]; class != nil {
 			class.MeanP /= float64(class.Images)
+			class.Early, class.Late = c.shares(name)
+			if e, ok := halves[name]; ok {
+				class.Expected = &e
+			}
 			c.Classes = append(c.Classes, *class)
 		}
 	}
@@ -357,7 +345,7 @@ func (c *course) end() {
 
 // raised says whether there was any alarm.
 func (c *course) raised() bool {
-	return c.Alarm != nil || slices.ContainsFunc(c.Classes, func(class classCourse) bool { return class.Alarm != nil })
+	return c.Alarm != nil || slices.ContainsFunc(c.Classes, func(class report.DriftClass) bool { return class.Alarm != nil })
 }
 
 // String is the course as a table.
@@ -369,42 +357,37 @@ func (c *course) String() string {
 		}
 		return " "
 	}
+	bounds := func(interval *[2]float64) string {
+		if interval == nil {
+			return ""
+		}
+		return fmt.Sprintf("%5.1f–%.1f%%", 100*interval[0], 100*interval[1])
+	}
 	threshold := c.watch.All().Threshold()
 	fmt.Fprintf(&b, "%-17s  %-20s  %8s  %-14s %7s  %8s  %s\n", "images", "from", "flagged", "  expected", "mean p", "evidence", "")
 	for _, p := range c.Parts {
 		share := float64(p.OOD) / float64(p.To-p.From+1)
-		expected := ""
-		if p.Expected != nil {
-			expected = fmt.Sprintf("%5.1f–%.1f%%", 100*p.Expected[0], 100*p.Expected[1])
-		}
 		evidence := math.Max(p.LogWealth/threshold, 0)
 		fmt.Fprintf(&b, "%-17s  %-20s  %7.1f%%%s %-14s %6.3f%s  %7.0f%%  %s\n", p.Name(), p.Begin,
-			100*share, mark(share, p.Expected), expected, p.MeanP, mark(p.MeanP, p.ExpectedP), 100*min(evidence, 99), strings.Repeat("#", min(int(10*evidence), 20)))
+			100*share, mark(share, p.Expected), bounds(p.Expected), p.MeanP, mark(p.MeanP, p.ExpectedP), 100*min(evidence, 99), strings.Repeat("#", min(int(10*evidence), 20)))
 	}
 	if len(c.Classes) > 1 {
 		fmt.Fprintf(&b, "\n%-20s  %8s  %9s %9s  %-13s  %7s  %s\n", "class", "images", "early", "late", "expected", "mean p", "flagged")
-		expected := evaluation.ExpectVerdicts(c.detector, max(c.Images/2, 1)).Classes
 		for _, class := range c.Classes {
-			early, late := c.shares(class.Class)
-			var interval *[2]float64
-			text := ""
-			if e, ok := expected[class.Class]; ok {
-				interval, text = &e, fmt.Sprintf("%5.1f–%.1f%%", 100*e[0], 100*e[1])
-			}
-			fmt.Fprintf(&b, "%-20s  %8d  %7.1f%%%s %7.1f%%%s  %-13s  %7.3f  %s\n", Printable(class.Class), class.Images, 100*early, mark(early, interval), 100*late, mark(late, interval), text, class.MeanP, percent(class.OOD, class.Images))
+			fmt.Fprintf(&b, "%-20s  %8d  %7.1f%%%s %7.1f%%%s  %-13s  %7.3f  %s\n", Printable(class.Name), class.Images,
+				100*class.Early, mark(class.Early, class.Expected), 100*class.Late, mark(class.Late, class.Expected), bounds(class.Expected), class.MeanP, percent(class.OOD, class.Images))
 		}
 	}
 	b.WriteString("\n")
 	for _, note := range c.Notes {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
-	tell := func(what string, a *alarm) { fmt.Fprintf(&b, "ALARM, %s: %s\n", what, a) }
 	if c.Alarm != nil {
-		tell("all images together", c.Alarm)
+		fmt.Fprintf(&b, "ALARM, all images together: %s\n", alarmText(c.Alarm))
 	}
 	for _, class := range c.Classes {
 		if class.Alarm != nil {
-			tell("class "+Printable(class.Class), class.Alarm)
+			fmt.Fprintf(&b, "ALARM, class %s: %s\n", Printable(class.Name), alarmText(class.Alarm))
 		}
 	}
 	if !c.raised() {
@@ -434,7 +417,7 @@ func (c *course) page(file, by, line string) report.Drift {
 		Title: "Are these images still like the training images?",
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
-		Parts: c.Parts, Threshold: c.watch.All().Threshold(),
+		Parts: c.Parts, Classes: c.Classes, Threshold: c.watch.All().Threshold(),
 		Answer: "No alarm.", Commands: []string{line}, Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
 	}
 	if c.Failed > 0 {
@@ -445,21 +428,9 @@ func (c *course) page(file, by, line string) report.Drift {
 	}
 	switch {
 	case c.Alarm != nil:
-		page.Answer = fmt.Sprintf("Alarm: %s.", c.Alarm)
+		page.Answer = fmt.Sprintf("Alarm: %s.", alarmText(c.Alarm))
 	case c.raised():
 		page.Answer = "Alarm of a class; see below."
-	}
-	expected := evaluation.ExpectVerdicts(c.detector, max(c.Images/2, 1)).Classes
-	for _, class := range c.Classes {
-		line := report.DriftClass{Name: class.Class, Images: class.Images, Flagged: float64(class.OOD) / float64(class.Images), MeanP: class.MeanP}
-		line.Early, line.Late = c.shares(class.Class)
-		if e, ok := expected[class.Class]; ok {
-			line.Expected = &e
-		}
-		if class.Alarm != nil {
-			line.Alarm = fmt.Sprintf("image %d", class.Alarm.Image)
-		}
-		page.Classes = append(page.Classes, line)
 	}
 	return page
 }
