@@ -6,14 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/options"
-	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 )
 
@@ -25,7 +26,7 @@ import (
 //	parts.json                             the manifest
 
 // Bucket is a folder of a bucket that a set of parts is written to.
-type Bucket struct{ parts parts.Bucket[BucketPart] }
+type Bucket struct{ *parts.Set[BucketPart] }
 
 // BucketPart is a finished shard in a bucket.
 type BucketPart struct {
@@ -39,6 +40,8 @@ type BucketPart struct {
 	// Replaces are the folders of the parts before it, which are deleted when no manifest
 	// names them any more.
 	Replaces []string `json:"replaces,omitempty"`
+
+	set *Set // with only its Meta, once that was read
 }
 
 // Stored is what a bucket's listing says of an object.
@@ -47,20 +50,19 @@ type Stored struct {
 	ETag  string `json:"etag,omitempty"`
 }
 
-// OpenBucket opens the folder at a URL. It need not exist.
-func OpenBucket(ctx context.Context, url string) (*Bucket, error) {
-	folder, err := bucket.Open(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	return bucketOf(folder), nil
+// OpenBucket opens the folder at a URL. It need not exist. The options say which parts
+// belong together.
+func OpenBucket(ctx context.Context, url string, o Options) (*Bucket, error) {
+	set, err := parts.Open(ctx, url, layout(o))
+	return &Bucket{set}, err
 }
 
-func bucketOf(folder *bucket.Folder) *Bucket {
-	return &Bucket{parts.Bucket[BucketPart]{
-		Folder: folder,
-		Kind:   partKind,
-		Ends:   []string{""},
+// layout says how the parts of a set lie in a bucket.
+func layout(o Options) parts.Layout[BucketPart] {
+	return parts.Layout[BucketPart]{
+		Kind:  parts.PartKind,
+		Ends:  []string{""},
+		Force: true,
 		Parse: func(text []byte, url string) (*BucketPart, error) {
 			p := &BucketPart{}
 			if err := json.Unmarshal(text, p); err != nil {
@@ -71,7 +73,20 @@ func bucketOf(folder *bucket.Folder) *Bucket {
 		Of: func(p *BucketPart) (shard, name string, replaces []string) {
 			return p.Shard.String(), p.Name, p.Replaces
 		},
+		Objects: func(ctx context.Context, folder *bucket.Folder, p *BucketPart) ([]parts.Written, error) {
+			if err := p.look(ctx, folder); err != nil {
+				return nil, err
+			}
+			return p.written(), nil
+		},
 		Manifest: partsFile,
+		Whole: func(records []*BucketPart) (text []byte, unfinished, err error) {
+			sets := make([]*Set, len(records))
+			for i, p := range records {
+				sets[i] = p.set
+			}
+			return manifestOf(sets, o)
+		},
 		Names: func(text []byte, url string) (names []string, err error) {
 			m, err := parseManifest(text, url)
 			for _, line := range m.Parts {
@@ -79,136 +94,84 @@ func bucketOf(folder *bucket.Folder) *Bucket {
 			}
 			return names, err
 		},
-	}}
+	}
 }
 
-// Folder returns the folder, for the states of runs that write parts there.
-func (b *Bucket) Folder() *bucket.Folder { return b.parts.Folder }
-
-// String returns the folder's URL, without a slash at the end.
-func (b *Bucket) String() string { return b.parts.String() }
-
-// Parts lists the shards that are finished.
-func (b *Bucket) Parts(ctx context.Context) (found []PartFolder, err error) {
-	shards, _, err := b.parts.List(ctx, partKind+"-")
-	for _, s := range shards {
-		found = append(found, PartFolder{Shard: Shard(s), Dir: b.Folder().URL(parts.Name(partKind, s)), Finished: true})
+// look reads what a part says of itself, and no rows.
+func (p *BucketPart) look(ctx context.Context, folder *bucket.Folder) error {
+	sub := folder.Sub(p.Name)
+	_, meta, err := readMetaOf(ctx, sub)
+	if err == nil && meta.SHA256 != p.SHA256 {
+		err = fmt.Errorf("%w: %s is not that of the record of shard %s", ErrDamaged, sub.URL(metaFile), p.Shard)
 	}
-	return found, err
+	p.set = &Set{Dir: strings.TrimSuffix(sub.String(), "/"), Meta: meta}
+	return err
 }
 
-// Whole compares the objects of a part with what it and its features.json say of them, by
-// one request for a list of them and one for that file. Some stores give equal bytes another
-// ETag each time, so an object of which only that differs is read. The error wraps
-// ErrDamaged if the objects are not those that were written.
-func (b *Bucket) Whole(ctx context.Context, p *BucketPart) error {
-	s, err := b.look(ctx, p)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+// written returns the objects that the features.json of the part names.
+func (p *BucketPart) written() (objects []parts.Written) {
+	for _, name := range slices.Sorted(maps.Keys(p.set.Files)) {
+		sum := p.set.Files[name]
+		objects = append(objects, parts.Written{Name: path.Join(p.Name, name), Bytes: sum.Bytes, SHA256: sum.SHA256, ETag: p.Objects[name].ETag})
 	}
-	if err != nil {
-		return err
-	}
-	_, found, err := b.parts.List(ctx, p.Name+"/")
-	if err != nil {
-		return err
-	}
-	return b.compare(ctx, p, s.Meta, found)
+	return objects
 }
 
-// compare is Whole with a list of the objects and features.json.
-func (b *Bucket) compare(ctx context.Context, p *BucketPart, m Meta, found parts.Objects) error {
-	var objects []parts.Written
-	for name, sum := range m.Files {
-		objects = append(objects, parts.Written{Name: name, Bytes: sum.Bytes, SHA256: sum.SHA256, ETag: p.Objects[name].ETag})
+// LookAt reads what a finished part says of itself, and no rows.
+func (b *Bucket) LookAt(ctx context.Context, shard Shard) (Meta, []Failure, error) {
+	p, err := b.Look(ctx, shard)
+	if err == nil {
+		err = p.look(ctx, b.Folder)
 	}
-	return parts.Check(ctx, b.Folder().Sub(p.Name), objects, found[p.Name])
-}
-
-// Prepare makes sure that a shard may be written, and returns it if it is there already,
-// or else nil.
-func (b *Bucket) Prepare(ctx context.Context, shard Shard, o Options) (*BucketPart, error) {
-	found, err := b.Parts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range found {
-		if p.Count != shard.Count && !o.Force {
-			return nil, options.Errorf("Force", "it is needed to write shard %s beside %s, of another number of shards; or write to another folder", shard, p.Dir)
-		}
-	}
-	part, err := b.parts.Look(ctx, parts.Shard(shard))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrDamaged) {
-		return nil, nil // it is made, or made again
-	}
-	return part, err
-}
-
-// Look reads what a finished part says of itself, and no rows.
-func (b *Bucket) Look(ctx context.Context, shard Shard) (Meta, []Failure, error) {
-	p, err := b.parts.Look(ctx, parts.Shard(shard))
 	if err != nil {
 		return Meta{}, nil, err
 	}
-	s, err := b.look(ctx, p)
-	if err != nil {
-		return Meta{}, nil, err
-	}
-	sub := b.Folder().Sub(p.Name)
+	sub := b.Folder.Sub(p.Name)
 	r, _, err := sub.OpenRange(ctx, errorsFile, 0, -1, "")
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.Meta, nil, nil
+		return p.set.Meta, nil, nil
 	}
 	if err != nil {
 		return Meta{}, nil, err
 	}
-	failed, err := readFailures(r, s.Version)
+	failed, err := readFailures(r, p.set.Version)
 	if err = errors.Join(err, r.Close()); err != nil {
 		return Meta{}, nil, fmt.Errorf("%s: %w", sub.URL(errorsFile), err)
 	}
-	return s.Meta, failed, nil
+	return p.set.Meta, failed, nil
 }
 
 // Unfinished says why there is no whole set yet; nil if there is one.
 func (b *Bucket) Unfinished(ctx context.Context) (unfinished, err error) {
-	_, err = b.Folder().Stat(ctx, partsFile)
+	_, err = b.Folder.Stat(ctx, partsFile)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return notYet(ctx, b.Folder()), nil
-}
-
-// look returns a set of which there is only the Meta.
-func (b *Bucket) look(ctx context.Context, p *BucketPart) (*Set, error) {
-	sub := b.Folder().Sub(p.Name)
-	_, meta, err := readMetaOf(ctx, sub)
-	if err == nil && meta.SHA256 != p.SHA256 {
-		err = fmt.Errorf("%w: %s is not that of %s", ErrDamaged, sub.URL(metaFile), b.Folder().URL(b.parts.Record(parts.Shard(p.Shard))))
-	}
-	return &Set{Dir: strings.TrimSuffix(sub.String(), "/"), Meta: meta}, err
+	return place{folder: b.Folder}.notYet(ctx, fmt.Errorf("feature set %s: %w", b, fs.ErrNotExist)), nil
 }
 
 // Fetch copies a part to the folder dir, which must not exist, so that [Create] takes its
 // rows. The error wraps ErrDamaged if a file has another checksum than it had.
 func (b *Bucket) Fetch(ctx context.Context, p *BucketPart, dir string) error {
-	sub := b.Folder().Sub(p.Name)
-	text, meta, err := readMetaOf(ctx, sub)
+	text, meta, err := readMetaOf(ctx, b.Folder.Sub(p.Name))
 	if err != nil {
 		return err
 	}
+	p.set = &Set{Meta: meta}
 	temp := dir + ".fetched"
 	if err := errors.Join(disk.RemoveAll(temp), os.MkdirAll(temp, 0o777)); err != nil {
 		return err
 	}
-	for name, sum := range meta.Files {
-		if !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {
-			return fmt.Errorf("%w: %s: it names the file %q", ErrDamaged, sub.URL(metaFile), name)
+	for _, w := range p.written() {
+		name, ok := strings.CutPrefix(w.Name, p.Name+"/")
+		if !ok || !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("%w: %s: it names the file %q", ErrDamaged, b.Folder.Sub(p.Name).URL(metaFile), name)
 		}
 		f, err := os.Create(filepath.Join(temp, name))
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(parts.Written{Name: name, Bytes: sum.Bytes, SHA256: sum.SHA256}.Copy(ctx, sub, f), f.Close()); err != nil {
+		if err := errors.Join(w.Copy(ctx, b.Folder, f), f.Close()); err != nil {
 			return err
 		}
 	}
@@ -218,85 +181,26 @@ func (b *Bucket) Fetch(ctx context.Context, p *BucketPart, dir string) error {
 	return disk.Rename(temp, dir)
 }
 
-// Send writes the set in the folder dir as a part. When it returns the part is there as a
-// whole; until then the one before is, or none.
-func (b *Bucket) Send(ctx context.Context, shard Shard, dir, inputs string, images []int) (Meta, error) {
+// SendPart writes the set in the folder dir as a part, made of inputs, with so many images of
+// each class. When it returns the part is there as a whole; until then the one before is, or
+// none.
+func (b *Bucket) SendPart(ctx context.Context, shard Shard, dir, inputs string, images []int) error {
 	s := &Set{Dir: dir}
 	if err := s.readMeta(); err != nil {
-		return Meta{}, err
-	}
-	p := BucketPart{Shard: shard, Name: b.parts.Made(parts.Shard(shard), s.SHA256), SHA256: s.SHA256, Inputs: inputs, Images: images}
-	sub := b.Folder().Sub(p.Name)
-	group, groupCtx := parallel.WithContext(ctx)
-	group.SetLimit(4)
-	for name := range s.Files {
-		group.Go(func() error { return sub.CreateOf(groupCtx, name, s.path(name)) })
-	}
-	if err := group.Wait(); err != nil {
-		return Meta{}, err
-	}
-	if err := sub.CreateOf(ctx, metaFile, s.path(metaFile)); err != nil {
-		return Meta{}, err
-	}
-	replaced, found, err := b.parts.Replaced(ctx, parts.Shard(shard), p.Name)
-	if err != nil {
-		return Meta{}, err
-	}
-	if err := b.compare(ctx, &p, s.Meta, found); err != nil {
-		return Meta{}, err // the store does not have what it was sent
-	}
-	p.Replaces, p.Objects = replaced, map[string]Stored{}
-	for name, o := range found[p.Name] {
-		p.Objects[name] = Stored{o.Size, o.ETag}
-	}
-	return s.Meta, b.Folder().Put(ctx, b.parts.Record(parts.Shard(shard)), jsonOf(p))
-}
-
-// Commit writes the manifest, if all shards are there and belong together; see
-// [CommitParts]. Parts that these replaced are deleted then.
-func (b *Bucket) Commit(ctx context.Context, count int, o Options) (unfinished, err error) {
-	found, err := b.Parts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if lacking := lackingOf(found, b.String(), count); lacking != nil {
-		return lacking, nil
-	}
-	unfinished, err = b.parts.Commit(ctx, count, func(found []*BucketPart, objects parts.Objects) (unfinished, err error) {
-		return b.commit(ctx, found, objects, o)
-	})
-	if errors.Is(err, fs.ErrNotExist) { // a record was there just now
-		err = fmt.Errorf("%w: a shard is gone: %w", ErrShards, err)
-	}
-	return unfinished, err
-}
-
-// commit writes the manifest of these parts, if all their objects are there.
-func (b *Bucket) commit(ctx context.Context, found []*BucketPart, objects parts.Objects, o Options) (unfinished, err error) {
-	sets := make([]*Set, len(found))
-	if err := parts.Each(ctx, len(found), func(ctx context.Context, i int) (err error) {
-		if sets[i], err = b.look(ctx, found[i]); errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		if err == nil {
-			err = b.compare(ctx, found[i], sets[i].Meta, objects)
-		}
 		return err
-	}); err != nil {
-		return nil, err
 	}
-	text, unfinished, err := manifestOf(sets, o)
-	if text == nil {
-		return unfinished, err
+	p := &BucketPart{Shard: shard, Name: b.Made(shard, s.SHA256), SHA256: s.SHA256, Inputs: inputs, Images: images}
+	var files []parts.File
+	for _, name := range append(slices.Sorted(maps.Keys(s.Files)), metaFile) {
+		files = append(files, parts.File{Name: path.Join(p.Name, name), Path: s.path(name)})
 	}
-	return nil, b.parts.Store(ctx, partsFile, text)
-}
-
-// jsonOf writes a value as a small object has it.
-func jsonOf(v any) []byte {
-	text, err := json.MarshalIndent(v, "", " ")
-	if err != nil {
-		panic(err) // of strings and numbers
-	}
-	return append(text, '\n')
+	return b.Send(ctx, shard, p.Name, files, func(found parts.Objects, replaces []string) *BucketPart {
+		p.Replaces, p.Objects = replaces, map[string]Stored{}
+		for name, o := range found {
+			if name, ok := strings.CutPrefix(name, p.Name+"/"); ok {
+				p.Objects[name] = Stored{o.Size, o.ETag}
+			}
+		}
+		return p
+	})
 }

@@ -2,6 +2,7 @@ package features_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,7 +42,7 @@ func inBucket(t *testing.T, before func(*http.Request)) (set *features.Bucket, f
 	t.Cleanup(server.Close)
 	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
 	bucket.SetLimits(bucket.Limits{})
-	set, err = features.OpenBucket(t.Context(), "s3://data/set")
+	set, err = features.OpenBucket(t.Context(), "s3://data/set", features.Options{})
 	check(t, err)
 	return set, filepath.Join(folder, "set")
 }
@@ -51,8 +52,18 @@ func send(t *testing.T, set *features.Bucket, i, version int) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "part")
 	shard(t, dir, i, func(h *features.Header) { h.Fingerprint = fmt.Sprint("f", version) })
-	_, err := set.Send(t.Context(), features.Shard{Index: i, Count: 2}, dir, "inputs", nil)
+	check(t, set.SendPart(t.Context(), features.Shard{Index: i, Count: 2}, dir, "inputs", nil))
+}
+
+// prepare prepares to make part i of two, which is there, as a whole or not.
+func prepare(t *testing.T, set *features.Bucket, i int, whole bool) *features.BucketPart {
+	t.Helper()
+	part, is, err := set.Prepare(t.Context(), features.Shard{Index: i, Count: 2}, false)
 	check(t, err)
+	if part == nil || is != whole {
+		t.Errorf("%+v is whole: %v", part, is)
+	}
+	return part
 }
 
 // TestPartThatIsNotWholeInBucket: an object of a finished part that is missing, shorter or
@@ -68,11 +79,9 @@ func TestPartThatIsNotWholeInBucket(t *testing.T) {
 	})
 	send(t, set, 1, 1)
 	send(t, set, 2, 1)
-	unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+	unfinished, err := set.Commit(t.Context(), 2)
 	check(t, unfinished, err)
-	part, err := set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
-	check(t, err)
-	check(t, set.Whole(t.Context(), part))
+	part := prepare(t, set, 1, true)
 	manifest, err := os.ReadFile(filepath.Join(folder, "parts.json"))
 	check(t, err)
 	at, err := bucket.Open(t.Context(), set.String()+"/"+part.Name)
@@ -91,10 +100,8 @@ func TestPartThatIsNotWholeInBucket(t *testing.T) {
 	} {
 		check(t, tt.do())
 		reads.Store(0)
-		if err := set.Whole(t.Context(), part); !errors.Is(err, features.ErrDamaged) || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%s: %v", name, err)
-		}
-		unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+		prepare(t, set, 1, false)
+		unfinished, err := set.Commit(t.Context(), 2)
 		if err != nil || !errors.Is(unfinished, features.ErrDamaged) || !strings.Contains(unfinished.Error(), tt.says) {
 			t.Errorf("%s: commit: %v, %v", name, unfinished, err)
 		}
@@ -110,11 +117,11 @@ func TestPartThatIsNotWholeInBucket(t *testing.T) {
 		t.Errorf("fetch: %v", err)
 	}
 	send(t, set, 1, 1)
-	part, err = set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
-	check(t, err)
-	check(t, set.Whole(t.Context(), part))
+	part = prepare(t, set, 1, true)
 	part.Objects["features.npy"] = features.Stored{Bytes: part.Objects["features.npy"].Bytes, ETag: `"of a copy"`}
-	check(t, set.Whole(t.Context(), part))
+	record, err := json.Marshal(part)
+	check(t, err, set.Folder.Put(t.Context(), "part-00001-of-00002.json", record))
+	prepare(t, set, 1, true)
 }
 
 // TestManifestOfOldPartsInBucket: while a run writes the manifest another makes a part
@@ -131,7 +138,7 @@ func TestManifestOfOldPartsInBucket(t *testing.T) {
 	send(t, set, 1, 1)
 	send(t, set, 2, 1)
 	armed.Store(true)
-	unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+	unfinished, err := set.Commit(t.Context(), 2)
 	check(t, unfinished, err)
 	if armed.Load() {
 		t.Fatal("no manifest was written")
@@ -153,27 +160,26 @@ func TestManifestOfOldPartsInBucket(t *testing.T) {
 // no others, however often it is made again.
 func TestReplacedPartsInBucket(t *testing.T) {
 	set, folder := inBucket(t, func(*http.Request) {})
-	first := features.Shard{Index: 1, Count: 2}
 	for version := range 4 { // the second shard is not made: nothing is deleted
 		send(t, set, 1, version)
 	}
-	if part, err := set.Prepare(t.Context(), first, features.Options{}); err != nil || len(part.Replaces) != 3 {
-		t.Errorf("%+v, %v", part, err)
+	if part := prepare(t, set, 1, true); len(part.Replaces) != 3 {
+		t.Errorf("%+v", part)
 	}
 	for version := 4; version < 8; version++ {
 		send(t, set, 1, version)
 		send(t, set, 2, version)
-		unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+		unfinished, err := set.Commit(t.Context(), 2)
 		check(t, unfinished, err)
 	}
-	if part, err := set.Prepare(t.Context(), first, features.Options{}); err != nil || len(part.Replaces) != 1 {
-		t.Errorf("%+v, %v", part, err)
+	if part := prepare(t, set, 1, true); len(part.Replaces) != 1 {
+		t.Errorf("%+v", part)
 	}
 	if left, err := filepath.Glob(filepath.Join(folder, "*-of-*-*")); err != nil || len(left) != 2 {
 		t.Errorf("%q, %v", left, err)
 	}
 	before := contents(t, folder)
-	unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+	unfinished, err := set.Commit(t.Context(), 2)
 	check(t, unfinished, err)
 	if !maps.Equal(contents(t, folder), before) {
 		t.Error("another commit wrote something")
@@ -190,31 +196,30 @@ func TestDamagedRecordInBucket(t *testing.T) {
 	record := "part-00001-of-00002.json"
 	set, folder := inBucket(t, func(r *http.Request) {
 		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+record) && gone.CompareAndSwap(true, false) {
-			check(t, set.Folder().Delete(t.Context(), record))
+			check(t, set.Folder.Delete(t.Context(), record))
 		}
 	})
 	ctx, first := t.Context(), features.Shard{Index: 1, Count: 2}
 	send(t, set, 1, 1)
 	send(t, set, 2, 1)
-	unfinished, err := set.Commit(ctx, 2, features.Options{})
+	unfinished, err := set.Commit(ctx, 2)
 	check(t, unfinished, err)
-	old, err := set.Prepare(ctx, first, features.Options{})
-	check(t, err)
+	old := prepare(t, set, 1, true)
 	others := []string{old.Name + "-backup/features.npy", "part-00001-of-00002-0123456789abcdef/features.npy"}
 	for _, name := range others {
-		check(t, set.Folder().Put(ctx, name, []byte("of others")))
+		check(t, set.Folder.Put(ctx, name, []byte("of others")))
 	}
-	check(t, set.Folder().Put(ctx, record, []byte("{")))
-	unfinished, err = set.Commit(ctx, 2, features.Options{})
+	check(t, set.Folder.Put(ctx, record, []byte("{")))
+	unfinished, err = set.Commit(ctx, 2)
 	if err != nil || !errors.Is(unfinished, features.ErrDamaged) || !strings.Contains(unfinished.Error(), "run shard 1/2 again") {
 		t.Errorf("%v, %v", unfinished, err)
 	}
-	if part, err := set.Prepare(ctx, first, features.Options{}); part != nil || err != nil {
+	if part, _, err := set.Prepare(ctx, first, false); part != nil || err != nil {
 		t.Errorf("%v, %v", part, err)
 	}
 	send(t, set, 1, 2)
 	send(t, set, 2, 2)
-	unfinished, err = set.Commit(ctx, 2, features.Options{})
+	unfinished, err = set.Commit(ctx, 2)
 	check(t, unfinished, err)
 	for _, name := range others {
 		if _, err := os.Stat(filepath.Join(folder, filepath.FromSlash(name))); err != nil {
@@ -225,7 +230,7 @@ func TestDamagedRecordInBucket(t *testing.T) {
 		t.Errorf("%q, %v", left, err)
 	}
 	gone.Store(true)
-	if _, err := set.Commit(ctx, 2, features.Options{}); !errors.Is(err, features.ErrShards) {
+	if _, err := set.Commit(ctx, 2); !errors.Is(err, features.ErrShards) {
 		t.Errorf("%v", err)
 	}
 }
@@ -244,15 +249,13 @@ func TestPartMadeAgainInBucket(t *testing.T) {
 		send(t, set, 1, version)
 		send(t, set, 2, version)
 		armed.Store(version == 2)
-		unfinished, err := set.Commit(t.Context(), 2, features.Options{})
+		unfinished, err := set.Commit(t.Context(), 2)
 		check(t, unfinished, err)
 	}
 	if armed.Load() {
 		t.Fatal("nothing was deleted")
 	}
-	part, err := set.Prepare(t.Context(), features.Shard{Index: 2, Count: 2}, features.Options{})
-	check(t, err)
-	check(t, set.Whole(t.Context(), part))
+	prepare(t, set, 2, true)
 }
 
 // TestCopyOutlivesTheFirstCallerInBucket: two open a set at once, and the first gives up
@@ -269,8 +272,7 @@ func TestCopyOutlivesTheFirstCallerInBucket(t *testing.T) {
 	features.SetCopies(features.Copies{Dir: t.TempDir()})
 	t.Cleanup(func() { features.SetCopies(features.Copies{}) })
 	send(t, set, 1, 1)
-	part, err := set.Prepare(t.Context(), features.Shard{Index: 1, Count: 2}, features.Options{})
-	check(t, err)
+	part := prepare(t, set, 1, true)
 	armed.Store(true)
 	type opened struct {
 		*features.Set

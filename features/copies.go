@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"math"
 	"slices"
@@ -207,77 +206,4 @@ func openOneIn(ctx context.Context, folder *bucket.Folder) (_ *Set, err error) {
 		return nil, err
 	}
 	return s, s.load()
-}
-
-// openBucket opens the set at a URL.
-func openBucket(ctx context.Context, url string) (*Set, error) {
-	folder, err := bucket.Open(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	text, _, err := folder.Read(ctx, partsFile, disk.Meta)
-	if errors.Is(err, fs.ErrNotExist) {
-		set, oneErr := openOneIn(ctx, folder)
-		if errors.Is(oneErr, fs.ErrNotExist) {
-			return nil, notYet(ctx, folder)
-		}
-		return set, oneErr
-	}
-	if err != nil {
-		return nil, err
-	}
-	m, err := parseManifest(text, folder.URL(partsFile))
-	if err != nil {
-		return nil, err
-	}
-	return openPartsOf(m, strings.TrimSuffix(folder.String(), "/"), func(name string) (*Set, error) {
-		return openOneIn(ctx, folder.Sub(name))
-	})
-}
-
-// notYet says what is missing of a set of parts in a bucket.
-func notYet(ctx context.Context, folder *bucket.Folder) error {
-	b := bucketOf(folder)
-	parts, err := b.Parts(ctx)
-	if err != nil || len(parts) == 0 {
-		return errors.Join(err, fmt.Errorf("feature set %s: %w", strings.TrimSuffix(folder.String(), "/"), fs.ErrNotExist))
-	}
-	return noManifest(parts, folder.String())
-}
-
-// partsAt returns the URLs of the parts of a set in a bucket, or of the set itself if it
-// is not of parts.
-func partsAt(ctx context.Context, url string) ([]string, error) {
-	folder, err := bucket.Open(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	text, _, err := folder.Read(ctx, partsFile, disk.Meta)
-	if errors.Is(err, fs.ErrNotExist) {
-		return []string{url}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	m, err := parseManifest(text, folder.URL(partsFile))
-	if err != nil {
-		return nil, err
-	}
-	var urls []string
-	for _, line := range m.Parts {
-		urls = append(urls, folder.URL(line.Name))
-	}
-	return urls, nil
-}
-
-// openShard opens a set on the disk or in a bucket that is not of parts.
-func openShard(ctx context.Context, at string) (*Set, error) {
-	if !bucket.IsURL(at) {
-		return openOne(at)
-	}
-	folder, err := bucket.Open(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	return openOneIn(ctx, folder)
 }

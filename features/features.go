@@ -22,15 +22,11 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
@@ -85,7 +81,9 @@ var (
 	// ErrOtherShard says that a set is not the wanted part of a whole.
 	ErrOtherShard = errors.New("another shard than the one that was asked for")
 	// ErrLocked says that another process is writing to the set.
-	ErrLocked = disk.ErrLocked
+	ErrLocked = parts.ErrLocked
+	// ErrShards says that sets are not all the shards of one whole.
+	ErrShards = parts.ErrShards
 )
 
 // Meta is features.json. A set of another program has only N, D and Classes.
@@ -143,42 +141,10 @@ func (m Meta) Mixed() bool {
 
 // Shard says from which of several parts of a listing a set is made. The zero value
 // is the whole listing.
-type Shard struct {
-	Index int `json:"index"` // from 1 to Count
-	Count int `json:"count"`
-}
+type Shard = parts.Shard
 
-// maxShards bounds how many parts a whole can have.
-const maxShards = 1 << 16
-
-// ParseShard is the inverse of String.
-func ParseShard(text string) (Shard, error) {
-	i, n, ok := strings.Cut(text, "/")
-	index, indexErr := strconv.Atoi(i)
-	count, countErr := strconv.Atoi(n)
-	if !ok || indexErr != nil || countErr != nil || index < 1 || index > count || count > maxShards {
-		return Shard{}, fmt.Errorf("%q is no shard: it is i/n with i from 1 to n, and n at most %d", text, maxShards)
-	}
-	return Shard{index, count}, nil
-}
-
-// Holds tells whether the image with the given path belongs to the shard. That
-// depends on the path alone: more images do not move others between shards.
-func (s Shard) Holds(path string) bool {
-	if s.Count == 0 {
-		return true
-	}
-	sum := sha256.Sum256([]byte(path))
-	return binary.LittleEndian.Uint64(sum[:])%uint64(s.Count) == uint64(s.Index-1)
-}
-
-// String returns i/n, or "" for the zero value.
-func (s Shard) String() string {
-	if s.Count == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d/%d", s.Index, s.Count)
-}
+// ParseShard is the inverse of [Shard.String].
+func ParseShard(text string) (Shard, error) { return parts.ParseShard(text) }
 
 // Part is a Shard of a known listing.
 type Part struct {

@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 )
-
-// ErrShards says that sets are not all the shards of one whole.
-var ErrShards = errors.New("not all the shards of one set")
 
 // Merge makes the feature set in the folder dir from all shards of a whole, given
 // in any order, or of the folder of a set of parts. It is bit-identical to the set of
@@ -28,24 +24,11 @@ var ErrShards = errors.New("not all the shards of one set")
 // different listings, ErrFingerprint if they were made by different models,
 // ErrDrifted if a model gave other features for some, and what Open and Create return.
 func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta, err error) {
-	sets := make([]*Set, 0, len(shards))
-	defer func() {
-		for _, s := range sets {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	shards, err = shardsIn(ctx, shards)
-	if err != nil {
-		return Meta{}, err
-	}
-	for _, shard := range shards {
-		s, err := openShard(ctx, shard)
-		if err != nil {
+	var sets []*Set
+	defer func() { err = errors.Join(err, closeAll(sets)) }()
+	for _, at := range shards {
+		if sets, err = openShards(ctx, sets, at); err != nil {
 			return Meta{}, err
-		}
-		sets = append(sets, s)
-		if _, err := os.Stat(partialDir(shard)); err == nil {
-			return Meta{}, fmt.Errorf("an extraction to %s is running or was interrupted: it left %s; run the same command again before merging", shard, partialDir(shard))
 		}
 	}
 	if err := belongTogether(sets); err != nil {
@@ -59,7 +42,11 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 			return Meta{}, err
 		}
 	}
-	set, err := merged(sets)
+	whole, err := join(dir, sets)
+	if err != nil {
+		return Meta{}, err
+	}
+	set, err := buildOf(whole)
 	if err != nil {
 		return Meta{}, err
 	}
@@ -86,31 +73,37 @@ func Merge(ctx context.Context, dir string, shards []string, o Options) (_ Meta,
 	return w.finish(ctx, set)
 }
 
-// shardsIn replaces folders of sets of parts by those of the parts that their manifests
-// name.
-func shardsIn(ctx context.Context, dirs []string) (shards []string, err error) {
-	for _, dir := range dirs {
-		if bucket.IsURL(dir) {
-			some, err := partsAt(ctx, dir)
-			if err != nil {
-				return nil, err
-			}
-			shards = append(shards, some...)
-			continue
-		}
-		if !hasParts(dir) {
-			shards = append(shards, dir)
-			continue
-		}
-		m, err := readManifest(dir)
-		if err != nil {
-			return nil, err
-		}
+// openShards opens a shard, or the shards that the manifest of a set of parts names, and adds
+// them to sets.
+func openShards(ctx context.Context, sets []*Set, at string) ([]*Set, error) {
+	p, err := placeOf(ctx, at)
+	if err != nil {
+		return sets, err
+	}
+	names := []string{""}
+	m, err := p.manifest(ctx)
+	if err == nil {
+		names = nil
 		for _, line := range m.Parts {
-			shards = append(shards, filepath.Join(dir, line.Name))
+			names = append(names, line.Name)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return sets, err
+	}
+	for _, name := range names {
+		s, err := p.one(ctx, name)
+		if name == "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotSet)) {
+			err = p.notYet(ctx, err)
+		}
+		if err != nil {
+			return sets, err
+		}
+		sets = append(sets, s)
+		if _, err := os.Stat(partialDir(s.Dir)); err == nil {
+			return sets, fmt.Errorf("an extraction to %s is running or was interrupted: it left %s; run the same command again before merging", s.Dir, partialDir(s.Dir))
 		}
 	}
-	return shards, nil
+	return sets, nil
 }
 
 // belongTogether makes sure that the sets are the shards of one whole, each
@@ -145,77 +138,17 @@ func belongTogether(sets []*Set) error {
 		}
 	}
 	slices.SortStableFunc(sets, func(a, b *Set) int { return a.Shard.Index - b.Shard.Index })
-	var missing []string
-	next := 1
+	var there []parts.Part
 	for i, s := range sets {
 		if i > 0 && s.Shard.Index == sets[i-1].Shard.Index {
 			return fmt.Errorf("%w: %s and %s are both shard %s", ErrShards, sets[i-1].Dir, s.Dir, s.Shard)
 		}
-		for ; next < s.Shard.Index; next++ {
-			missing = append(missing, Shard{next, s.Shard.Count}.String())
-		}
-		next++
+		there = append(there, parts.Part{Shard: s.Shard.Shard, Finished: true})
 	}
-	for ; next <= first.Shard.Count && len(missing) <= 10; next++ {
-		missing = append(missing, Shard{next, first.Shard.Count}.String())
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: missing are %s", ErrShards, strings.Join(missing[:min(len(missing), 10)], ", "))
+	if _, missing := parts.Missing(there, first.Shard.Count); missing != "" {
+		return fmt.Errorf("%w: missing are %s", ErrShards, missing)
 	}
 	return nil
-}
-
-// merged returns the whole of the shards.
-func merged(sets []*Set) (*build, error) {
-	b := &build{columns: sets[0].LogitsDim()}
-	for _, s := range sets {
-		failed, err := s.Errors()
-		if err != nil {
-			return nil, err
-		}
-		b.failed = append(b.failed, failed...)
-	}
-	var err error
-	if b.meta, err = wholeMeta(sets, len(b.failed)); err != nil {
-		return nil, err
-	}
-	if b.sources, err = sourcesOf(sets); err != nil {
-		return nil, err
-	}
-	shardOf, err := interleaved(sets)
-	if err != nil {
-		return nil, err
-	}
-	places := func(yield func(spot) bool) {
-		next := make([]int32, len(sets))
-		for _, part := range shardOf {
-			if part < 0 {
-				continue
-			}
-			if !yield(spot{part, next[part]}) {
-				return
-			}
-			next[part]++
-		}
-	}
-	b.features = sequence(places, func(at spot) []float32 { return sets[at.part].Row(int(at.row)) })
-	if b.columns > 0 {
-		b.logits = sequence(places, func(at spot) []float32 { return sets[at.part].RowLogits(int(at.row)) })
-	}
-	b.labels = sequence(places, func(at spot) int64 { return sets[at.part].labels[at.row] })
-	b.images = imagesInOrder(sets, places)
-	return b, nil
-}
-
-// sequence gives the value of of for every row of the whole.
-func sequence[T any](places iter.Seq[spot], of func(spot) T) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		for at := range places {
-			if !yield(of(at), nil) {
-				return
-			}
-		}
-	}
 }
 
 // imagesInOrder gives the images of the rows of the whole, of which each set has its own

@@ -2,6 +2,7 @@ package features
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,9 +19,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 )
@@ -37,7 +38,6 @@ import (
 const (
 	partsFile    = "parts.json"
 	partsVersion = 1
-	partKind     = "part" // see internal/parts
 )
 
 // manifest is parts.json.
@@ -59,49 +59,7 @@ type partLine struct {
 }
 
 // PartDir returns the folder of a shard in a set of parts.
-func PartDir(dir string, shard Shard) string {
-	return filepath.Join(dir, parts.Name(partKind, parts.Shard(shard)))
-}
-
-// PartFolder is a shard in the folder of a set of parts.
-type PartFolder struct {
-	Shard
-	Dir      string
-	Finished bool // there is a feature set, perhaps an older one than is being made
-	Begun    bool // there is a work folder: a run is at work on it, or was interrupted
-}
-
-// ListParts lists the shards in the folder of a set of parts that are there, or begun.
-func ListParts(dir string) ([]PartFolder, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	found := map[Shard]*PartFolder{}
-	for _, e := range entries {
-		name, work, begun := strings.Cut(e.Name(), ".partial")
-		if work != "" && !strings.HasPrefix(work, "-") {
-			continue
-		}
-		shard, ok := parts.Parse(partKind, name)
-		if !ok {
-			continue
-		}
-		s := Shard(shard)
-		p := found[s]
-		if p == nil {
-			p = &PartFolder{Shard: s, Dir: PartDir(dir, s)}
-			found[s] = p
-		}
-		p.Begun, p.Finished = p.Begun || begun, p.Finished || !begun
-	}
-	var all []PartFolder
-	for _, p := range found {
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b PartFolder) int { return parts.Shard(a.Shard).Compare(parts.Shard(b.Shard)) })
-	return all, nil
-}
+func PartDir(dir string, shard Shard) string { return parts.Path(dir, shard) }
 
 // PreparePart makes sure that a shard may be written into the folder of a set of parts.
 func PreparePart(dir string, shard Shard, o Options) error {
@@ -117,32 +75,27 @@ func PreparePart(dir string, shard Shard, o Options) error {
 			return fmt.Errorf("%s is %w of parts: it holds %s; write to another folder", dir, ErrNotSet, e.Name())
 		}
 	}
-	parts, err := ListParts(dir)
-	if err != nil || o.Force {
+	there, err := parts.InFolder(dir, "")
+	if err != nil {
 		return err
 	}
-	for _, p := range parts {
-		if p.Count != shard.Count {
-			return options.Errorf("Force", "it is needed to write shard %s beside %s, of another number of shards; or write to another folder", shard, p.Dir)
-		}
-	}
-	return nil
+	return parts.Fits(shard, there, dir, true, o.Force)
 }
 
 // CommitParts writes the manifest of the set of parts in the folder dir, if its count
 // shards are there and belong together. If not, it says why in unfinished, and what
 // was there remains. Several processes may call it at once.
 func CommitParts(dir string, count int, o Options) (unfinished, err error) {
-	parts, err := ListParts(dir)
+	there, err := parts.InFolder(dir, "")
 	if err != nil {
 		return nil, err
 	}
-	if lacking := lackingOf(parts, dir, count); lacking != nil {
+	if lacking := parts.Lacking(there, dir, count); lacking != nil {
 		return lacking, nil
 	}
 	var sets []*Set
 	for i := range count {
-		s := &Set{Dir: PartDir(dir, Shard{i + 1, count})}
+		s := &Set{Dir: PartDir(dir, Shard{Index: i + 1, Count: count})}
 		if err := s.readMeta(); err != nil {
 			return nil, err
 		}
@@ -169,7 +122,6 @@ func manifestOf(sets []*Set, o Options) (text []byte, unfinished, err error) {
 	for _, s := range sets {
 		m.Parts = append(m.Parts, partLine{path.Base(filepath.ToSlash(s.Dir)), s.N, s.SHA256})
 	}
-	uniteClasses(sets)
 	if err := belongTogether(sets); err != nil {
 		if errors.Is(err, ErrShards) || errors.Is(err, ErrFingerprint) {
 			return nil, err, nil
@@ -199,65 +151,98 @@ func drifted(a, b *Set) bool {
 	return a.Probe.Comparable(b.Probe) && a.Probe.Distance(b.Probe) > GreatDistance
 }
 
-// lackingOf returns an error that says which of the shards are not finished, or nil.
-func lackingOf(parts []PartFolder, dir string, count int) error {
-	finished := make([]bool, count+1)
-	for _, p := range parts {
-		if p.Count == count {
-			finished[p.Index] = p.Finished
-		}
-	}
-	var missing []string
-	n := 0
-	for i := 1; i <= count; i++ {
-		if finished[i] {
-			n++
-		} else if missing = append(missing, (Shard{i, count}).String()); len(missing) > 10 {
-			missing[10] = "…"
-			missing = missing[:11]
-		}
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("%w: of %d parts in %s, %d are finished, and missing are %s", ErrShards, count, dir, n, strings.Join(missing, ", "))
-	}
-	return nil
+// place is where a set is: a folder on the disk or in a bucket.
+type place struct {
+	dir    string
+	folder *bucket.Folder // nil on the disk
 }
 
-// hasParts tells whether a folder is, or is to become, a set of parts.
-func hasParts(dir string) bool {
-	if _, err := os.Stat(filepath.Join(dir, partsFile)); err == nil {
-		return true
+// placeOf returns the place that a path or URL names.
+func placeOf(ctx context.Context, at string) (p place, err error) {
+	p.dir = at
+	if bucket.IsURL(at) {
+		p.folder, err = bucket.Open(ctx, at)
 	}
-	if _, err := os.Stat(filepath.Join(dir, featuresFile)); err == nil {
-		return false
-	}
-	parts, err := ListParts(dir)
-	return err == nil && len(parts) > 0
+	return p, err
 }
 
-// readManifest reads parts.json.
-func readManifest(dir string) (m manifest, err error) {
-	path := filepath.Join(dir, partsFile)
-	text, err := disk.ReadFile(path, disk.Meta)
-	if errors.Is(err, fs.ErrNotExist) {
-		parts, err := ListParts(dir)
-		if err != nil {
-			return m, err
-		}
-		return m, noManifest(parts, dir)
+// path names a file or folder in the place.
+func (p place) path(name string) string {
+	if p.folder != nil {
+		return p.folder.URL(name)
+	}
+	return filepath.Join(p.dir, name)
+}
+
+// String returns the path of the place, or its URL without a slash at the end.
+func (p place) String() string {
+	if p.folder != nil {
+		return strings.TrimSuffix(p.folder.String(), "/")
+	}
+	return p.dir
+}
+
+// manifest reads parts.json. The error wraps fs.ErrNotExist if there is none.
+func (p place) manifest(ctx context.Context) (m manifest, err error) {
+	var text []byte
+	if p.folder != nil {
+		text, _, err = p.folder.Read(ctx, partsFile, disk.Meta)
+	} else {
+		text, err = disk.ReadFile(p.path(partsFile), disk.Meta)
 	}
 	if err != nil {
 		return m, err
 	}
-	return parseManifest(text, path)
+	return parseManifest(text, p.path(partsFile))
 }
 
-// noManifest says why there is none in a folder with parts.
-func noManifest(parts []PartFolder, dir string) error {
-	count := parts[len(parts)-1].Count
-	lacking := lackingOf(parts, dir, count)
+// one opens the set in a folder of the place, "" for the place itself, that is not of parts.
+func (p place) one(ctx context.Context, name string) (*Set, error) {
+	switch {
+	case p.folder == nil:
+		return openOne(filepath.Join(p.dir, name))
+	case name == "":
+		return openOneIn(ctx, p.folder)
+	}
+	return openOneIn(ctx, p.folder.Sub(name))
+}
+
+// open opens the set, of parts or not.
+func (p place) open(ctx context.Context) (*Set, error) {
+	m, err := p.manifest(ctx)
+	if err == nil {
+		return p.openParts(ctx, m)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	s, err := p.one(ctx, "")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotSet) {
+		err = p.notYet(ctx, err)
+	}
+	return s, err
+}
+
+// notYet says what a set of parts lacks that has no manifest. It returns none if no part is
+// finished or, on the disk, begun.
+func (p place) notYet(ctx context.Context, none error) error {
+	var there []parts.Part
+	var err error
+	if p.folder == nil {
+		there, err = parts.InFolder(p.dir, "")
+	} else {
+		there, err = (&parts.Set[BucketPart]{Folder: p.folder, Layout: layout(Options{})}).Finished(ctx)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, none)
+	}
+	if len(there) == 0 {
+		return none
+	}
+	count := there[len(there)-1].Count
+	lacking := parts.Lacking(there, p.String(), count)
 	if lacking == nil {
-		lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s: run one of them again", ErrShards, count, dir, partsFile)
+		lacking = fmt.Errorf("%w: all %d parts in %s are finished, but there is no %s: run one of them again", ErrShards, count, p, partsFile)
 	}
 	return fmt.Errorf("%w; extract them: the last to finish writes %s", lacking, partsFile)
 }
@@ -278,41 +263,31 @@ func parseManifest(text []byte, path string) (m manifest, err error) {
 	return m, nil
 }
 
-// openParts opens a set of parts.
-func openParts(dir string) (*Set, error) {
-	m, err := readManifest(dir)
-	if err != nil {
-		return nil, err
-	}
-	return openPartsOf(m, dir, func(name string) (*Set, error) { return openOne(filepath.Join(dir, name)) })
-}
-
-// openPartsOf opens the parts that a manifest names.
-func openPartsOf(m manifest, dir string, open func(name string) (*Set, error)) (_ *Set, err error) {
-	s := &Set{Dir: dir, parts: make([]*Set, len(m.Parts))}
+// openParts opens the parts that a manifest names.
+func (p place) openParts(ctx context.Context, m manifest) (_ *Set, err error) {
+	sets := make([]*Set, len(m.Parts))
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Close())
+			err = errors.Join(err, closeAll(sets))
 		}
 	}()
 	group, _ := parallel.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, line := range m.Parts {
-		group.Go(func() error {
+		group.Go(func() (err error) {
 			if !filepath.IsLocal(line.Name) {
-				return s.damaged(partsFile, "it names the folder %q", line.Name)
+				return fmt.Errorf("%w: %s: it names the folder %q", ErrDamaged, p.path(partsFile), line.Name)
 			}
-			path := s.name(line.Name)
-			part, err := open(line.Name)
+			part, err := p.one(ctx, line.Name)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotSet) {
-				return fmt.Errorf("%w: the part %s is missing: %w", ErrShards, path, err)
+				return fmt.Errorf("%w: the part %s is missing: %w", ErrShards, p.path(line.Name), err)
 			}
 			if err != nil {
 				return err
 			}
-			s.parts[i] = part
+			sets[i] = part
 			if part.SHA256 != line.SHA256 || part.N != line.N {
-				return fmt.Errorf("%w: %s was made again after %s: the other shards must be, too; the last to finish writes %s", ErrShards, path, s.name(partsFile), partsFile)
+				return fmt.Errorf("%w: %s was made again after %s: the other shards must be, too; the last to finish writes %s", ErrShards, p.path(line.Name), p.path(partsFile), partsFile)
 			}
 			return nil
 		})
@@ -320,38 +295,46 @@ func openPartsOf(m manifest, dir string, open func(name string) (*Set, error)) (
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	uniteClasses(s.parts)
-	if err := belongTogether(s.parts); err != nil {
+	if err := belongTogether(sets); err != nil {
 		return nil, err
 	}
-	for _, part := range s.parts[1:] {
-		if !m.Drifted && drifted(s.parts[0], part) {
-			return nil, fmt.Errorf("%w: %s and %s", ErrDrifted, s.parts[0].Dir, part.Dir)
+	for _, part := range sets[1:] {
+		if !m.Drifted && drifted(sets[0], part) {
+			return nil, fmt.Errorf("%w: %s and %s", ErrDrifted, sets[0].Dir, part.Dir)
 		}
 	}
+	return join(p.String(), sets)
+}
+
+// closeAll closes sets, of which some may be nil.
+func closeAll(sets []*Set) error {
+	var errs []error
+	for _, s := range sets {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// join makes one set of the shards of a whole, which belong together. It closes them.
+func join(dir string, sets []*Set) (_ *Set, err error) {
+	s := &Set{Dir: dir, parts: sets}
 	failed, err := s.Errors()
 	if err != nil {
 		return nil, err
 	}
-	if s.Meta, err = wholeMeta(s.parts, len(failed)); err != nil {
+	if s.Meta, err = wholeMeta(sets, len(failed)); err != nil {
 		return nil, err
 	}
-	shardOf, err := interleaved(s.parts)
-	if err != nil {
+	if s.order, err = inOrder(sets); err != nil {
 		return nil, err
 	}
-	s.order, s.labels = make([]spot, 0, s.N), make([]int64, 0, s.N)
-	next := make([]int32, len(s.parts))
-	for _, part := range shardOf {
-		if part < 0 {
-			continue
-		}
-		row := next[part]
-		next[part]++
-		s.order = append(s.order, spot{part, row})
-		s.labels = append(s.labels, s.parts[part].labels[row])
+	s.labels = make([]int64, s.N)
+	for i, at := range s.order {
+		s.labels[i] = sets[at.part].labels[at.row]
 	}
-	for _, part := range s.parts {
+	for _, part := range sets {
 		part.labels = nil
 	}
 	return s, nil
@@ -381,29 +364,34 @@ func wholeMeta(sets []*Set, failed int) (Meta, error) {
 	return m, nil
 }
 
-// interleaved returns which of the sets has the row of each image of the whole listing,
-// −1 for those that have failed. The rows of a set follow each other.
-func interleaved(sets []*Set) ([]int32, error) {
-	if sets[0].Shard.Units > 0 {
-		return unitsInOrder(sets)
-	}
-	shardOf := slices.Repeat([]int32{-1}, sets[0].Shard.Images)
+// inOrder returns the rows of all shards in the order of their places in the whole. Those of
+// images of tars and the like leave gaps, as those of images that have failed do.
+func inOrder(sets []*Set) (order []spot, err error) {
+	whole := sets[0].Shard
+	places := make([][]int64, len(sets))
 	for i, s := range sets {
-		places, shape, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
-		if err != nil {
+		var shape []int
+		if places[i], shape, err = npy.ReadUpTo[int64](s.path(placesFile), s.N); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
-		if !slices.Equal(shape, []int{s.N}) || !slices.IsSorted(places) {
+		if !slices.Equal(shape, []int{s.N}) || !slices.IsSorted(places[i]) {
 			return nil, s.damaged(placesFile, "it does not give %d rows their places in order", s.N)
 		}
-		for _, p := range places {
-			if p < 0 || p >= int64(len(shardOf)) || shardOf[p] >= 0 {
-				return nil, s.damaged(placesFile, "the place %d is taken or none of %d", p, len(shardOf))
+		for row, p := range places[i] {
+			if whole.Units == 0 && (p < 0 || p >= int64(whole.Images)) {
+				return nil, s.damaged(placesFile, "the place %d is none of %d", p, whole.Images)
 			}
-			shardOf[p] = int32(i)
+			order = append(order, spot{int32(i), int32(row)})
 		}
 	}
-	return shardOf, nil
+	place := func(at spot) int64 { return places[at.part][at.row] }
+	slices.SortFunc(order, func(a, b spot) int { return cmp.Compare(place(a), place(b)) })
+	for i, at := range order {
+		if i > 0 && place(order[i-1]) == place(at) {
+			return nil, sets[at.part].damaged(placesFile, "the place %d is taken", place(at))
+		}
+	}
+	return order, nil
 }
 
 // contentOfParts is Content for a set of parts, which has no checksum of all rows.

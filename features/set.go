@@ -64,13 +64,11 @@ func Open(dir string) (*Set, error) { return OpenContext(context.Background(), d
 // OpenContext is Open. A set in a bucket is copied, see [SetCopies], until ctx is
 // cancelled.
 func OpenContext(ctx context.Context, dir string) (*Set, error) {
-	if bucket.IsURL(dir) {
-		return openBucket(ctx, dir)
+	p, err := placeOf(ctx, dir)
+	if err != nil {
+		return nil, err
 	}
-	if hasParts(dir) {
-		return openParts(dir)
-	}
-	return openOne(dir)
+	return p.open(ctx)
 }
 
 // openOne opens a set that is not of parts.
@@ -549,12 +547,7 @@ func (s *Set) InMemory() bool { return s.memory }
 
 // Close unmaps the set's files.
 func (s *Set) Close() error {
-	var errs []error
-	for _, part := range s.parts {
-		if part != nil {
-			errs = append(errs, part.Close())
-		}
-	}
+	errs := []error{closeAll(s.parts)}
 	for _, m := range []*npy.Mapped{s.features, s.logits} {
 		if m != nil {
 			errs = append(errs, m.Close())

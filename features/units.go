@@ -2,11 +2,8 @@ package features
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
-
-	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // SortClasses sorts the names of classes: by their values where all are numbers.
@@ -50,37 +47,6 @@ func uniteClasses(sets []*Set) {
 		}
 		s.Classes = slices.Clone(all)
 	}
-}
-
-// unitsInOrder returns of which of the shards each row of the whole is, for shards of tars
-// and the like: their places leave gaps.
-func unitsInOrder(sets []*Set) ([]int32, error) {
-	type row struct {
-		place int64
-		set   int32
-	}
-	var rows []row
-	for i, s := range sets {
-		places, shape, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		if !slices.Equal(shape, []int{s.N}) || !slices.IsSorted(places) {
-			return nil, s.damaged(placesFile, "it does not give %d rows their places in order", s.N)
-		}
-		for _, p := range places {
-			rows = append(rows, row{p, int32(i)})
-		}
-	}
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.place, b.place) })
-	order := make([]int32, len(rows))
-	for i, r := range rows {
-		if i > 0 && rows[i-1].place == r.place {
-			return nil, sets[r.set].damaged(placesFile, "the place %d is taken", r.place)
-		}
-		order[i] = r.set
-	}
-	return order, nil
 }
 
 // sourcesOf returns the lines of sources.jsonl of all sets, in order.

@@ -9,14 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 
-	"github.com/gofrs/flock"
-
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/parts"
 )
 
 // Header describes a set before its first image is added: what all rows have in
@@ -60,10 +58,10 @@ type Options struct {
 // goroutines.
 type Writer struct {
 	dir     string
-	work    string // the work folder
+	work    *parts.Claim // the work folder
+	closed  bool
 	header  Header
 	options Options
-	lock    *flock.Flock // nil after Close
 
 	mu      sync.Mutex
 	journal *journal
@@ -95,7 +93,6 @@ func partialDir(dir string) string { return filepath.Clean(dir) + ".partial" }
 
 // Names in the work folder, besides the journal's.
 const (
-	lockFile = "lock"
 	planFile = "plan" // see plan
 	newDir   = "new"  // the set that Commit builds
 	oldDir   = "old"  // the set that it replaces, if names cannot be exchanged
@@ -146,7 +143,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 		return errors.Join(err, ctx.Err())
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the journal in %s: %w", w.work, err)
+		return nil, fmt.Errorf("read the journal in %s: %w", w.work.Dir, err)
 	}
 	if w.machines, err = readMachines(w.partial("")); err != nil {
 		return nil, err
@@ -177,7 +174,7 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 		dir = target
 	}
 	w := &Writer{dir: dir, header: header, options: options, known: map[string]location{}, sources: map[string]*record{}}
-	if w.work, w.lock, err = disk.LockRun(partialDir(dir), options.Speculate, acquire); err != nil {
+	if w.work, err = parts.Take(partialDir(dir), options.Speculate, ErrNotSet); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := w.tidy(); err != nil {
@@ -186,23 +183,7 @@ func begin(dir string, header Header, options Options) (*Writer, error) {
 	return w, nil
 }
 
-// acquire creates the folder and locks it. A folder with files but without a lock
-// was not made by this package.
-func acquire(partial string) (*flock.Flock, error) {
-	entries, err := os.ReadDir(partial)
-	if disk.Busy(err) {
-		return nil, ErrLocked // a run that is finishing removes it
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if len(entries) > 0 && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == lockFile }) {
-		return nil, fmt.Errorf("%s is %w, nor unfinished work on one; move it or write to another folder", partial, ErrNotSet)
-	}
-	return disk.Lock(filepath.Join(partial, lockFile))
-}
-
-func (w *Writer) partial(name string) string { return filepath.Join(w.work, name) }
+func (w *Writer) partial(name string) string { return w.work.Path(name) }
 
 // tidy finishes an interrupted Commit.
 func (w *Writer) tidy() error {
@@ -408,7 +389,7 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 		w.probe = w.header.Probe
 	}
 	if err := w.journal.append(line, features, logits); err != nil {
-		return fmt.Errorf("add %s to %s: %w", img.Path, w.work, err)
+		return fmt.Errorf("add %s to %s: %w", img.Path, w.work.Dir, err)
 	}
 	w.known[img.Path] = l
 	return nil
@@ -482,7 +463,7 @@ func (w *Writer) finish(ctx context.Context, set *build) (Meta, error) {
 	if w.options.Speculate && sameSet(w.dir, set.meta) {
 		return set.meta, w.release(true) // another run was first
 	}
-	if err := place(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {
+	if err := putInPlace(w.partial(newDir), w.dir, w.partial(oldDir)); err != nil {
 		return Meta{}, errors.Join(fmt.Errorf("put the new set into place: %w", err), w.release(false))
 	}
 	return set.meta, w.release(true)
@@ -505,7 +486,7 @@ func (w *Writer) Close() error {
 // release closes everything and releases the lock. It removes the work folder if
 // the work is done, or if nothing in it can be continued.
 func (w *Writer) release(done bool) error {
-	if w.lock == nil {
+	if w.closed {
 		return nil
 	}
 	var errs []error
@@ -529,31 +510,14 @@ func (w *Writer) release(done bool) error {
 	} else { // half a set is useless, and may fill the disk
 		errs = append(errs, w.removeUnfinished())
 	}
-	if left, err := os.ReadDir(w.partial("")); err == nil && len(left) == 1 {
-		// Only the lock is left. It is removed before it is released: a run that
-		// starts now finds a new lock or none. If that run creates a lock, the
-		// folder stays. Windows removes no file that is open: there the lock is released
-		// first, and is left to a run that has taken it since.
-		windows := runtime.GOOS == "windows"
-		if windows {
-			errs = append(errs, w.lock.Close())
-		}
-		for _, name := range []string{lockFile, ""} {
-			err := disk.Remove(w.partial(name))
-			if errors.Is(err, fs.ErrExist) || windows && (disk.Busy(err) || errors.Is(err, fs.ErrNotExist)) {
-				break
-			}
-			errs = append(errs, err)
-		}
-	}
-	errs = append(errs, w.lock.Close())
-	w.lock = nil
+	errs = append(errs, w.work.Release())
+	w.closed = true
 	return errors.Join(errs...)
 }
 
-// place puts the folder from at the name to. A folder at that name is exchanged
+// putInPlace puts the folder from at the name to. A folder at that name is exchanged
 // with it, or moved to aside.
-func place(from, to, aside string) error {
+func putInPlace(from, to, aside string) error {
 	err := disk.Rename(from, to) // never replaces a folder
 	if _, statErr := os.Lstat(to); err != nil && statErr == nil {
 		err = disk.Exchange(from, to)

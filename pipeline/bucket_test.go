@@ -50,7 +50,7 @@ func TestPartsInBucket(t *testing.T) {
 	send := func(shard features.Shard, judge, path string) {
 		t.Helper()
 		dir := t.TempDir()
-		check(t, set.Send(ctx, shard, dir, makePart(t, dir, shard, workOf(judge, "l"), path, pipeline.VerdictOptions{})))
+		check(t, set.SendPart(ctx, shard, dir, makePart(t, dir, shard, workOf(judge, "l"), path, pipeline.VerdictOptions{})))
 	}
 	commit := func(says string) {
 		t.Helper()
@@ -62,7 +62,7 @@ func TestPartsInBucket(t *testing.T) {
 	}
 	prepare := func(want bool) *pipeline.VerdictRecord {
 		t.Helper()
-		r, whole, err := set.Prepare(ctx, first)
+		r, whole, err := set.Prepare(ctx, first, false)
 		check(t, err)
 		if r == nil || whole != want {
 			t.Fatalf("%+v, whole: %v", r, whole)
@@ -76,11 +76,11 @@ func TestPartsInBucket(t *testing.T) {
 		check(t, err)
 		check(t, at.Put(ctx, object, text))
 	}
-	if r, _, err := set.Prepare(ctx, first); r != nil || err != nil {
+	if r, _, err := set.Prepare(ctx, first, false); r != nil || err != nil {
 		t.Errorf("%v, %v", r, err)
 	}
 	send(first, "j", "a")
-	commit("1 of 2 shards")
+	commit("missing are 2/2")
 	send(second, "other", "b")
 	commit("different detectors")
 	send(second, "j", "b")
@@ -102,7 +102,7 @@ func TestPartsInBucket(t *testing.T) {
 		if old := prepare(false); old.Work.Judge != "j" {
 			t.Errorf("%+v", old)
 		}
-		commit("judge shard 1/2 again")
+		commit("run shard 1/2 again")
 		file := filepath.Join(t.TempDir(), "fetched")
 		if err := set.Fetch(ctx, &r, file); !errors.Is(err, features.ErrDamaged) {
 			t.Errorf("%v", err)
@@ -131,7 +131,7 @@ func TestPartsInBucket(t *testing.T) {
 	}
 	check(t, at.Put(ctx, object, []byte("{")))
 	commit("run shard 1/2 again")
-	if r, whole, err := set.Prepare(ctx, first); r != nil || whole || err != nil {
+	if r, whole, err := set.Prepare(ctx, first, false); r != nil || whole || err != nil {
 		t.Errorf("%+v, whole: %v, %v", r, whole, err)
 	}
 	send(first, "j", "c")
@@ -140,9 +140,9 @@ func TestPartsInBucket(t *testing.T) {
 	check(t, err)
 	names := map[string]bool{"verdicts.json": true}
 	for _, i := range []int{1, 2} {
-		parts, err := set.Parts(ctx)
+		r, err := set.Look(ctx, features.Shard{Index: i, Count: 2})
 		check(t, err)
-		names[parts[i-1].Record.File] = true
+		names[r.File] = true
 		names[[]string{object, "verdicts-00002-of-00002.json"}[i-1]] = true
 	}
 	for i := range files {
@@ -152,7 +152,7 @@ func TestPartsInBucket(t *testing.T) {
 		t.Errorf("there is %q, want %q", files, want)
 	}
 	check(t, at.Put(ctx, "parts.json", []byte("{}")))
-	if _, _, err := set.Prepare(ctx, first); err == nil || !strings.Contains(err.Error(), "feature set") {
+	if _, _, err := set.Prepare(ctx, first, false); err == nil || !strings.Contains(err.Error(), "feature set") {
 		t.Errorf("%v", err)
 	}
 }

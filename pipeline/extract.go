@@ -124,8 +124,6 @@ const (
 // When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
 	switch {
-	case opts.Parts && bucket.IsURL(opts.Out):
-		return extractToBucket(ctx, opts)
 	case opts.Parts:
 		return extractPart(ctx, opts)
 	case bucket.IsURL(opts.Out):

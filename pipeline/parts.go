@@ -10,131 +10,102 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/gofrs/flock"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
-	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // extractPart is Extract for a shard of a set of parts. The manifest of the set is
-// written by whoever finishes the last shard.
-func extractPart(ctx context.Context, opts ExtractOptions) (*ExtractResult, error) {
-	set, o := opts.Out, features.Options{
-		Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
-	}
-	if opts.Shard.Count == 0 {
+// written by whoever finishes the last shard. A part that goes to a bucket is made on the disk,
+// sent as a whole, and removed from the disk. A finished part is kept if all that it was made
+// of is the same; otherwise it is copied to the disk first, so that only what is new is
+// extracted.
+func extractPart(ctx context.Context, opts ExtractOptions) (result *ExtractResult, err error) {
+	out, shard := opts.Out, opts.Shard
+	o := features.Options{Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted}
+	if shard.Count == 0 {
 		return nil, options.Errorf("Parts", "a part is a shard (Shard)")
 	}
-	if err := features.PreparePart(set, opts.Shard, o); err != nil {
-		return nil, err
-	}
-	opts.Out, opts.Parts = features.PartDir(set, opts.Shard), false
-	recordProgress(&opts, opts.Out+".progress")
-	result, err := Extract(ctx, opts)
-	opts.recorder.End(err)
-	if err != nil {
-		return nil, err
-	}
-	result.Unfinished, err = features.CommitParts(set, opts.Shard.Count, o)
-	return result, err
-}
-
-// extractToBucket is Extract for a shard of a set of parts in a bucket. The part is made
-// on the disk, sent as a whole, and removed from the disk. A finished part is kept if all
-// that it was made of is the same; otherwise it is copied to the disk first, so that only
-// what is new is extracted.
-func extractToBucket(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
-	if opts.Shard.Count == 0 {
-		return nil, options.Errorf("Parts", "a part is a shard (Shard)")
-	}
-	if opts.Cache == "" {
-		return nil, options.Errorf("Cache", "it is needed to write to %s: the folder on the disk in which a part is made before it is sent", opts.Out)
-	}
-	set, err := features.OpenBucket(ctx, opts.Out)
-	if err != nil {
-		return nil, err
-	}
-	shard, o := opts.Shard, features.Options{Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted}
-	before, err := set.Prepare(ctx, shard, o)
-	if err != nil {
-		return nil, err
-	}
-	place, release, err := placeFor(set.String(), opts.Cache, shard, opts.Speculate)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	made := ""
-	opts.Out, opts.Parts, opts.Speculate = features.PartDir(place, shard), false, false
-	opts.begin = func(ctx context.Context, inputs string) (result *ExtractResult, err error) {
-		made = inputs
-		if before != nil && !opts.Force {
-			result, before, err = partOfBefore(ctx, set, opts, before, inputs)
+	opts.Parts = false
+	if !bucket.IsURL(out) {
+		if err := features.PreparePart(out, shard, o); err != nil {
+			return nil, err
 		}
+		opts.Out = features.PartDir(out, shard)
+		recorder := parts.StartRecorder(opts.Out)
+		result, err = Extract(ctx, opts.record(recorder))
+		if recorder.End(err); err != nil {
+			return nil, err
+		}
+		result.Unfinished, err = features.CommitParts(out, shard.Count, o)
 		return result, err
 	}
-	recordProgress(&opts, opts.Out+".progress")
-	opts.recorder.SendTo(ctx, set.Folder(), parts.PartKind, shard.Index, shard.Count)
-	defer func() { opts.recorder.End(err) }()
-	result, err := Extract(ctx, opts)
+	set, err := features.OpenBucket(ctx, out, o)
 	if err != nil {
 		return nil, err
 	}
-	if result.Unread {
-		made = "" // it is looked at again
-	}
-	if _, statErr := os.Stat(opts.Out); statErr == nil && (before == nil || result.Meta.SHA256 != before.SHA256 || made != before.Inputs) {
+	making := parts.Making[features.BucketPart]{Shard: shard, Cache: opts.Cache, Force: opts.Force, Speculate: opts.Speculate}
+	making.Make = func(place string, before *features.BucketPart, whole bool, recorder *parts.Recorder) (send func() error, err error) {
+		made, there := "", before
+		opts.Out, opts.Speculate = features.PartDir(place, shard), false
+		opts.begin = func(ctx context.Context, inputs string) (*ExtractResult, error) {
+			made = inputs
+			if !whole {
+				there = nil
+			}
+			if before == nil || opts.Force {
+				return nil, nil
+			}
+			return partOfBefore(ctx, set, opts, before, whole && before.Inputs == inputs)
+		}
+		if result, err = Extract(ctx, opts.record(recorder)); err != nil {
+			return nil, err
+		}
+		if result.Unread {
+			made = "" // it is looked at again
+		}
+		_, err = os.Stat(opts.Out)
+		if err != nil || there != nil && result.Meta.SHA256 == there.SHA256 && made == there.Inputs {
+			return nil, nil
+		}
 		images := make([]int, len(result.Classes))
 		for i, class := range result.Classes {
 			images[i] = class.Images
 		}
-		opts.recorder.Sends()
-		if _, err := set.Send(ctx, shard, opts.Out, made, images); err != nil {
-			return nil, fmt.Errorf("send a part: %w", err)
-		}
+		return func() error { return set.SendPart(ctx, shard, opts.Out, made, images) }, nil
 	}
-	if result.Unfinished, err = set.Commit(ctx, shard.Count, o); err != nil {
+	unfinished, err := set.Make(ctx, making)
+	if err != nil {
 		return nil, err
 	}
-	return result, os.RemoveAll(place)
+	result.Unfinished = unfinished
+	return result, nil
 }
 
 // partOfBefore returns the result of a run before, of which record is what the bucket has,
-// if that was made of the same inputs and nothing of it is damaged. Otherwise it copies
-// the part to the disk, so that only what is new is extracted, and returns the record that
-// counts: nil if the part must be sent again.
-func partOfBefore(ctx context.Context, set *features.Bucket, opts ExtractOptions, record *features.BucketPart, inputs string) (*ExtractResult, *features.BucketPart, error) {
-	damaged := set.Whole(ctx, record)
-	if damaged != nil && !errors.Is(damaged, features.ErrDamaged) {
-		return nil, record, damaged
-	}
-	if damaged != nil || record.Inputs == "" || record.Inputs != inputs || opts.Verify {
-		counts := record
-		if damaged != nil {
-			counts = nil
-		}
+// if that is the same. Otherwise it copies the part to the disk, so that only what is new is
+// extracted.
+func partOfBefore(ctx context.Context, set *features.Bucket, opts ExtractOptions, record *features.BucketPart, same bool) (*ExtractResult, error) {
+	if !same || record.Inputs == "" || opts.Verify {
 		if _, err := os.Stat(opts.Out); err == nil {
-			return nil, counts, nil // it was made, and not sent
+			return nil, nil // it was made, and not sent
 		}
 		err := set.Fetch(ctx, record, opts.Out)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
 			err = nil // it is made again
 		}
-		return nil, counts, err
+		return nil, err
 	}
-	meta, failed, err := set.Look(ctx, opts.Shard)
+	meta, failed, err := set.LookAt(ctx, opts.Shard)
 	if err != nil {
-		return nil, record, err
+		return nil, err
 	}
 	result := &ExtractResult{Meta: meta, Reused: meta.N, Failed: failed, Classes: []ClassCount{}}
 	for i, name := range meta.Classes {
@@ -144,22 +115,7 @@ func partOfBefore(ctx context.Context, set *features.Bucket, opts ExtractOptions
 		}
 		result.Classes = append(result.Classes, ClassCount{name, n})
 	}
-	return result, record, nil
-}
-
-// placeFor returns a folder in cache for the work on a part of the set at a URL, and
-// locks it.
-func placeFor(url string, cache string, shard features.Shard, speculate bool) (place string, release func() error, err error) {
-	sum := sha256.Sum256([]byte(url))
-	place = filepath.Join(cache, fmt.Sprintf("%s-%d-of-%d", hex.EncodeToString(sum[:8]), shard.Index, shard.Count))
-	place, lock, err := disk.LockRun(place, speculate, func(place string) (*flock.Flock, error) { return disk.Lock(place + ".lock") })
-	if errors.Is(err, features.ErrLocked) {
-		err = fmt.Errorf("shard %s of %s: %w", shard, url, err)
-	}
-	if err != nil {
-		return "", nil, err
-	}
-	return place, lock.Close, os.MkdirAll(place, 0o777)
+	return result, nil
 }
 
 // inputsOf identifies all that a set is made of.
@@ -445,82 +401,59 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	}
 	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector}
 	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
-	if bucket.IsURL(to.Out) {
-		return judgeToBucket(ctx, opts, to, shard, images, work, o)
-	}
-	there, err := ListVerdicts(to.Out)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if err := mayReplace(there, shard, images, to); err != nil {
-		return nil, err
-	}
-	recorder := parts.StartRecorder(ProgressFile(to.Out, shard))
-	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
-	recorder.End(err)
-	if err != nil {
-		return nil, err
-	}
-	return &VerdictResult{VerdictRecord: record}, nil
-}
-
-// mayReplace refuses to replace a finished part while a store does not answer.
-func mayReplace(parts []VerdictPart, shard features.Shard, images partImages, to VerdictParts) error {
-	for _, p := range parts {
-		if p.Shard != shard || p.Record == nil || images.lost == nil || to.Force {
-			continue
+	if !bucket.IsURL(to.Out) {
+		old, err := readRecord(parts.Path(to.Out, shard) + ".json")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
-		if lost := images.lost(p.Record.Unread); lost != nil {
-			return options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", shard, to.Out, lost)
+		if err := images.mayReplace(old, shard, to); err != nil {
+			return nil, err
 		}
-	}
-	return nil
-}
-
-// judgeToBucket writes a part of verdicts into a bucket. It is made on the disk, sent as a
-// whole, and removed from the disk; a finished part is kept without being read.
-func judgeToBucket(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work Work, o VerdictOptions) (_ *VerdictResult, err error) {
-	if to.Cache == "" {
-		return nil, options.Errorf("Cache", "it is needed to write to %s: the folder on the disk in which a part is made before it is sent", to.Out)
+		recorder := parts.StartRecorder(parts.Path(to.Out, shard))
+		record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
+		if recorder.End(err); err != nil {
+			return nil, err
+		}
+		return &VerdictResult{VerdictRecord: record}, nil
 	}
 	set, err := OpenVerdictBucket(ctx, to.Out)
 	if err != nil {
 		return nil, err
 	}
-	before, whole, err := set.Prepare(ctx, shard)
-	if err != nil {
-		return nil, err
-	}
-	if before != nil {
-		o.Elsewhere = &Elsewhere{Record: before, Damaged: !whole, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
-		if err := mayReplace([]VerdictPart{{Shard: shard, Record: before}}, shard, images, to); err != nil {
+	result := &VerdictResult{}
+	making := parts.Making[VerdictRecord]{Shard: shard, Cache: to.Cache, Force: to.Force, Speculate: to.Speculate}
+	making.Make = func(place string, before *VerdictRecord, whole bool, recorder *parts.Recorder) (send func() error, err error) {
+		if before != nil {
+			o.Elsewhere = &Elsewhere{Record: before, Damaged: !whole, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
+			if err := images.mayReplace(before, shard, to); err != nil {
+				return nil, err
+			}
+		}
+		to.Out, o.Speculate = place, false
+		record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
+		if err != nil {
 			return nil, err
 		}
-	}
-	place, release, err := placeFor(set.String(), to.Cache, shard, to.Speculate)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	to.Out, o.Speculate = place, false
-	recorder := parts.StartRecorder(ProgressFile(to.Out, shard))
-	recorder.SendTo(ctx, set.Folder(), parts.Verdicts, shard.Index, shard.Count)
-	defer func() { recorder.End(err) }()
-	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
-	if err != nil {
-		return nil, err
-	}
-	if record.File == "" { // it was not there before
-		recorder.Sends()
-		if err := set.Send(ctx, shard, place, record); err != nil {
-			return nil, fmt.Errorf("send a part: %w", err)
+		if result.VerdictRecord = record; record.File != "" { // it was there before
+			return nil, nil
 		}
+		return func() error { return set.SendPart(ctx, shard, place, record) }, nil
 	}
-	result := &VerdictResult{VerdictRecord: record}
-	if result.Unfinished, err = set.Commit(ctx, shard.Count); err != nil {
+	if result.Unfinished, err = set.Make(ctx, making); err != nil {
 		return nil, err
 	}
-	return result, os.RemoveAll(place)
+	return result, nil
+}
+
+// mayReplace refuses to replace a finished part while a store does not answer.
+func (p *partImages) mayReplace(old *VerdictRecord, shard features.Shard, to VerdictParts) error {
+	if old == nil || p.lost == nil || to.Force {
+		return nil
+	}
+	if lost := p.lost(old.Unread); lost != nil {
+		return options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", shard, to.Out, lost)
+	}
+	return nil
 }
 
 // judgePart makes a part in the folder to.Out.
@@ -570,10 +503,8 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 	return w.Commit()
 }
 
-// recordProgress lets an extraction to the set in opts.Out record how far it has come, in
-// a file.
-func recordProgress(opts *ExtractOptions, file string) {
-	recorder := parts.StartRecorder(file)
+// record returns the options of an extraction that records how far it has come.
+func (opts ExtractOptions) record(recorder *parts.Recorder) ExtractOptions {
 	opts.recorder = recorder
 	report := opts.Run.Progress
 	opts.Run.Progress = func(done, failed, total int) {
@@ -595,4 +526,5 @@ func recordProgress(opts *ExtractOptions, file string) {
 		recorder.Update(func(s *parts.State) { s.Failed[parts.KindOf(err.Error(), "")]++ })
 		return err
 	}
+	return opts
 }

@@ -14,13 +14,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/gofrs/flock"
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/mlrbfn/mlrbfn/features"
@@ -151,58 +148,6 @@ func (s *VerdictSummary) count(l VerdictLine) {
 	s.PValues[min(max(int(l.PValue*Bins), 0), Bins-1)]++
 }
 
-// name returns the beginning of the names of a part's files.
-func name(dir string, s features.Shard) string {
-	return filepath.Join(dir, parts.Name("part", parts.Shard(s)))
-}
-
-// ProgressFile returns the file that tells how far a part has come.
-func ProgressFile(dir string, s features.Shard) string { return name(dir, s) + ".progress" }
-
-// VerdictPart is a part in a folder.
-type VerdictPart struct {
-	features.Shard
-	Record *VerdictRecord // nil unless it is finished
-	Begun  bool
-}
-
-// ListVerdicts lists the parts in a folder.
-func ListVerdicts(dir string) ([]VerdictPart, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	found := map[features.Shard]*VerdictPart{}
-	for _, e := range entries {
-		base, suffix, _ := strings.Cut(e.Name(), ".")
-		shard, ok := parts.Parse("part", base)
-		if !ok {
-			continue
-		}
-		s := features.Shard(shard)
-		begun := suffix == "partial" || strings.HasPrefix(suffix, "partial-")
-		if suffix != "json" && !begun {
-			continue
-		}
-		p := found[s]
-		if p == nil {
-			p = &VerdictPart{Shard: s}
-			found[s] = p
-		}
-		if begun {
-			p.Begun = true
-		} else if p.Record, err = readRecord(name(dir, s) + ".json"); err != nil {
-			return nil, err
-		}
-	}
-	var all []VerdictPart
-	for _, p := range found {
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b VerdictPart) int { return parts.Shard(a.Shard).Compare(parts.Shard(b.Shard)) })
-	return all, nil
-}
-
 func readRecord(path string) (*VerdictRecord, error) {
 	text, err := disk.ReadFile(path, disk.Meta)
 	if err != nil {
@@ -242,16 +187,15 @@ func parseRecord(text []byte, path string) (*VerdictRecord, error) {
 type VerdictWriter struct {
 	base  string // of the part's names
 	work  Work
-	lock  *flock.Flock
+	claim *parts.Claim // the unfinished part; nil after Close
 	lines *disk.File
 	end   int64
 	n     int
 	done  *VerdictRecord
 	saved time.Time
 
-	partialDir string
-	retry      *Retry
-	kept       *VerdictRecord // the finished part whose lines are kept but for those of its Unread
+	retry *Retry
+	kept  *VerdictRecord // the finished part whose lines are kept but for those of its Unread
 
 	mu     sync.Mutex
 	unread []string
@@ -298,17 +242,19 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
-	if parts, err := ListVerdicts(dir); err != nil {
+	there, err := parts.InFolder(dir, ".json")
+	if err == nil {
+		err = parts.Fits(shard, there, dir, false, false)
+	}
+	if err != nil {
 		return nil, err
-	} else if i := slices.IndexFunc(parts, func(p VerdictPart) bool { return p.Count != shard.Count }); i >= 0 {
-		return nil, options.Errorf("Out", "%s has parts of %d: write to another folder", dir, parts[i].Count)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "parts.json")); err == nil {
 		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
 	}
 	work.Shard = shard.String()
-	w := &VerdictWriter{base: name(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
-	w.partialDir, w.lock, err = disk.LockRun(w.base+".partial", o.Speculate, func(dir string) (*flock.Flock, error) { return disk.Lock(filepath.Join(dir, "lock")) })
+	w := &VerdictWriter{base: parts.Path(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
+	w.claim, err = parts.Take(w.base+".partial", o.Speculate, nil)
 	if errors.Is(err, features.ErrLocked) {
 		err = fmt.Errorf("%s: %w", w.base, err)
 	}
@@ -373,7 +319,7 @@ func (w *VerdictWriter) mayReplace(r *VerdictRecord) error {
 	return options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+r.Work.Format, r.Work.Detector)
 }
 
-func (w *VerdictWriter) partial(file string) string { return filepath.Join(w.partialDir, file) }
+func (w *VerdictWriter) partial(file string) string { return w.claim.Path(file) }
 
 // there tells whether the file of a finished part is there.
 func (w *VerdictWriter) there(r *VerdictRecord) bool {
@@ -610,9 +556,14 @@ func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Bytes, r.SHA256, err = sumOf(from); err != nil {
+	if r.SHA256, err = disk.SHA256(from, disk.Values); err != nil {
 		return nil, err
 	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return nil, err
+	}
+	r.Bytes = info.Size()
 	if err := w.lines.Close(); err != nil {
 		return nil, err
 	}
@@ -632,10 +583,8 @@ func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
 		return nil, err
 	}
 	err = disk.Write(w.base+".json", func(out io.Writer) error {
-		enc := json.NewEncoder(out)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", " ")
-		return enc.Encode(r)
+		_, err := out.Write(parts.JSON(r))
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -661,7 +610,7 @@ func (w *VerdictWriter) removeOther() error {
 func (w *VerdictWriter) Close() error { return w.release(false) }
 
 func (w *VerdictWriter) release(done bool) error {
-	if w.lock == nil {
+	if w.claim == nil {
 		return nil
 	}
 	var errs []error
@@ -671,34 +620,10 @@ func (w *VerdictWriter) release(done bool) error {
 	// Also where Create failed before it looked at them, lines of an earlier run remain.
 	info, err := os.Stat(w.partial("lines.jsonl"))
 	if done || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		errs = append(errs, w.remove())
+		errs = append(errs, w.claim.Clear())
 	}
-	errs = append(errs, w.lock.Close())
-	w.lock, w.lines = nil, nil
-	return errors.Join(errs...)
-}
-
-// remove removes the unfinished part with its lock. Windows removes no file that is open:
-// there the lock is released and goes last, and is left to a run that has taken it since.
-func (w *VerdictWriter) remove() error {
-	if runtime.GOOS != "windows" {
-		return disk.RemoveAll(w.partial(""))
-	}
-	entries, err := os.ReadDir(w.partial(""))
-	errs := []error{err}
-	for _, entry := range entries {
-		if entry.Name() != "lock" {
-			errs = append(errs, disk.RemoveAll(w.partial(entry.Name())))
-		}
-	}
-	errs = append(errs, w.lock.Close())
-	for _, name := range []string{"lock", ""} {
-		err := disk.Remove(w.partial(name))
-		if disk.Busy(err) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		errs = append(errs, err)
-	}
+	errs = append(errs, w.claim.Release())
+	w.claim, w.lines = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -842,15 +767,4 @@ func value[T any](p *T) (v T) {
 		v = *p
 	}
 	return v
-}
-
-func sumOf(path string) (int64, string, error) {
-	f, err := disk.Open(path, disk.Values)
-	if err != nil {
-		return 0, "", err
-	}
-	defer f.Close()
-	hash := sha256.New()
-	n, err := io.Copy(hash, f)
-	return n, hex.EncodeToString(hash.Sum(nil)), err
 }

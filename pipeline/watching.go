@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/features"
@@ -81,149 +82,158 @@ func IsWatchable(path string) bool {
 // LookAt says how far the runs have come that write a feature set or verdicts:
 // what is done in each shard, how fast, what failed, and which shard does not move.
 func LookAt(ctx context.Context, dir string, now time.Time) (*RunFolder, error) {
-	if bucket.IsURL(dir) {
-		return lookInto(ctx, dir, now)
-	}
-	folders, err := features.ListParts(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	files, err := ListVerdicts(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
 	f := &RunFolder{Errors: map[string]int{}, Total: -1, Left: -1}
-	isVerdicts := slices.ContainsFunc(files, func(p VerdictPart) bool { return p.Record != nil })
-	if entries, _ := fs.Glob(os.DirFS(dir), "part-*.partial/lines.jsonl"); len(entries) > 0 {
-		isVerdicts = true
+	look := f.lookAtFolder
+	if bucket.IsURL(dir) {
+		look = f.lookAtBucket
 	}
-	switch {
-	case isVerdicts:
-		states := map[parts.Shard]parts.State{}
-		for _, p := range files {
-			if state, ok := parts.ReadState(ProgressFile(dir, p.Shard)); ok {
-				states[parts.Shard(p.Shard)] = state
-			}
-		}
-		f.verdicts(files[0].Count, files, states, now)
-	case len(folders) > 0:
-		f.features(dir, folders, now)
-	default:
-		return f, f.plain(dir, now)
+	if err := look(ctx, dir, now); err != nil {
+		return nil, err
 	}
 	f.sum()
 	return f, nil
 }
 
-// lookInto looks at verdicts or at a set of parts in a bucket.
-func lookInto(ctx context.Context, url string, now time.Time) (*RunFolder, error) {
+// lookAtFolder looks at a folder on the disk.
+func (f *RunFolder) lookAtFolder(ctx context.Context, dir string, now time.Time) error {
+	folders, err := parts.InFolder(dir, "")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	files, err := parts.InFolder(dir, ".json")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	isVerdicts := slices.ContainsFunc(files, func(p parts.Part) bool { return p.Finished })
+	if entries, _ := fs.Glob(os.DirFS(dir), "part-*.partial/lines.jsonl"); len(entries) > 0 {
+		isVerdicts = true
+	}
+	found := folders
+	if isVerdicts {
+		found = files
+	}
+	if len(found) == 0 {
+		return f.plain(dir, now)
+	}
+	states := map[parts.Shard]parts.State{}
+	for _, p := range found {
+		if state, ok := parts.ReadState(p.Path); ok {
+			states[p.Shard] = state
+		}
+	}
+	// What is wrong with one shard hides no other.
+	damaged := func(s *RunShard, err error) error {
+		s.State, s.Errors = "damaged", map[string]int{err.Error(): 1}
+		return nil
+	}
+	if isVerdicts {
+		return f.verdicts(ctx, found, states, now, func(p parts.Part) (*VerdictRecord, error) { return readRecord(p.Path + ".json") }, damaged)
+	}
+	if err := f.shards(ctx, "features", found, states, now, func(p parts.Part) (int, map[string]int, error) { return glance(p.Path) }, damaged); err != nil {
+		return err
+	}
+	set, err := features.Open(dir)
+	if err != nil {
+		f.Whole = err.Error()
+		return nil
+	}
+	return set.Close()
+}
+
+// lookAtBucket looks at verdicts or at a set of parts in a bucket.
+func (f *RunFolder) lookAtBucket(ctx context.Context, url string, now time.Time) error {
 	judged, err := OpenVerdictBucket(ctx, url)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files, err := judged.Parts(ctx)
+	found, states, err := judged.Runs(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	f := &RunFolder{Errors: map[string]int{}, Total: -1, Left: -1}
-	states, err := parts.StatesIn(ctx, judged.Folder(), parts.Verdicts)
+	unreadable := func(_ *RunShard, err error) error { return err }
+	if len(found) > 0 {
+		return f.verdicts(ctx, found, states, now, func(p parts.Part) (*VerdictRecord, error) { return judged.Look(ctx, p.Shard) }, unreadable)
+	}
+	set, err := features.OpenBucket(ctx, url, features.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	largest := 0
-	for _, p := range files {
-		largest = p.Count
+	if found, states, err = set.Runs(ctx); err != nil {
+		return err
 	}
-	if count := countOf(states, largest, now); count > 0 {
-		f.verdicts(count, files, states, now)
-		f.sum()
-		return f, nil
+	if len(found) == 0 {
+		return fmt.Errorf("%s: %w: no shard has begun there", url, fs.ErrNotExist)
 	}
-	set, err := features.OpenBucket(ctx, url)
-	if err != nil {
-		return nil, err
+	if err := f.shards(ctx, "features", found, states, now, func(p parts.Part) (int, map[string]int, error) {
+		meta, failed, err := set.LookAt(ctx, p.Shard)
+		return meta.N + len(failed), kinds(failed), err
+	}, unreadable); err != nil {
+		return err
 	}
-	finished, err := set.Parts(ctx)
-	if err != nil {
-		return nil, err
+	unfinished, err := set.Unfinished(ctx)
+	if unfinished != nil {
+		f.Whole = unfinished.Error()
 	}
-	if states, err = parts.StatesIn(ctx, set.Folder(), parts.PartKind); err != nil {
-		return nil, err
-	}
-	largest = 0
-	for _, p := range finished {
-		largest = p.Count
-	}
-	count := countOf(states, largest, now)
-	if count == 0 {
-		return nil, fmt.Errorf("%s: %w: no shard has begun there", url, fs.ErrNotExist)
-	}
-	return f, f.featuresIn(ctx, set, count, finished, states, now)
+	return err
 }
 
 // countOf chooses the number of shards to tell of, where a folder has several: that of the
 // run that moved last, if it still runs or if no shard is finished, or else the finished one.
-func countOf(states map[parts.Shard]parts.State, finished int, now time.Time) int {
-	count, moved := finished, time.Time{}
-	for at, state := range states {
-		if is := stateOf(state, now); (is == Running || is == Sending || finished == 0) && state.Moved.After(moved) {
-			count, moved = at.Count, state.Moved
+func countOf(found []parts.Part, states map[parts.Shard]parts.State, now time.Time) int {
+	count, moved, finished := 0, time.Time{}, false
+	for _, p := range found {
+		if p.Finished {
+			count, finished = p.Count, true
 		}
 	}
-	return count
+	for _, p := range found {
+		state, ok := states[p.Shard]
+		is := stateOf(state, now)
+		if p.Begun && ok && (is == Running || is == Sending || !finished) && state.Moved.After(moved) {
+			count, moved = p.Count, state.Moved
+		}
+	}
+	return cmp.Or(count, found[0].Count)
 }
 
-// featuresIn describes the shards of a set in a bucket.
-func (f *RunFolder) featuresIn(ctx context.Context, set *features.Bucket, count int, finished []features.PartFolder, states map[parts.Shard]parts.State, now time.Time) error {
-	f.Kind = "features"
-	f.begun(count, states, now)
-	group, groupCtx := parallel.WithContext(ctx)
+// shards describes the shards that were found, and the states of their runs. done tells how
+// many images a finished one has, and what is wrong with some; failed is told what is wrong
+// with the shard itself.
+func (f *RunFolder) shards(ctx context.Context, kind string, found []parts.Part, states map[parts.Shard]parts.State, now time.Time,
+	done func(parts.Part) (images int, errs map[string]int, err error), failed func(*RunShard, error) error) error {
+	f.Kind = kind
+	count := countOf(found, states, now)
+	for i := range count {
+		f.Shards = append(f.Shards, RunShard{Shard: features.Shard{Index: i + 1, Count: count}.String(), State: Missing, Total: -1})
+	}
+	group, _ := parallel.WithContext(ctx)
 	group.SetLimit(32)
-	for _, p := range finished {
-		state, ok := states[parts.Shard(p.Shard)]
-		again := ok && !state.Ended && !state.Stopped && now.Sub(state.Moved) <= Still // images were added
-		if p.Count != count || again {
+	for _, p := range found {
+		if p.Count != count {
 			continue
 		}
 		s := &f.Shards[p.Index-1]
-		group.Go(func() error {
-			meta, failed, err := set.Look(groupCtx, p.Shard)
-			if err != nil {
-				return err
+		state, ok := states[p.Shard]
+		if p.Begun || !p.Finished {
+			s.describe(state, ok, now)
+			again := !ok || !state.Stopped && now.Sub(state.Moved) <= Still
+			if !p.Finished || again {
+				continue
 			}
-			s.finished(meta.N+len(failed), kinds(failed), parts.State{})
+		}
+		group.Go(func() error {
+			images, errs, err := done(p)
+			if err != nil {
+				return failed(s, err)
+			}
+			*s = RunShard{Shard: s.Shard, State: Finished, Done: images, Total: images, Errors: errs}
+			if state.Ended {
+				s.PerSecond, s.Host = state.PerSecond(), state.Host
+			}
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	unfinished, err := set.Unfinished(ctx)
-	if err != nil {
-		return err
-	}
-	if unfinished != nil {
-		f.Whole = unfinished.Error()
-	}
-	f.sum()
-	return nil
-}
-
-// fill lists all shards of a count, those that are not there included.
-func (f *RunFolder) fill(count int) {
-	for i := len(f.Shards); i < count; i++ {
-		f.Shards = append(f.Shards, RunShard{Shard: features.Shard{Index: i + 1, Count: count}.String(), State: Missing, Total: -1})
-	}
-}
-
-// begun lists all shards of a count, and describes those whose runs are known.
-func (f *RunFolder) begun(count int, states map[parts.Shard]parts.State, now time.Time) {
-	f.fill(count)
-	for at, state := range states {
-		if at.Count == count {
-			f.Shards[at.Index-1].describe(state, true, now)
-		}
-	}
+	return group.Wait()
 }
 
 // describe describes a shard that is not finished by the state of its run, if that is known.
@@ -251,74 +261,33 @@ func stateOf(p parts.State, now time.Time) string {
 	}
 }
 
-// finished describes a finished shard; ended is the state of the run that made it.
-func (s *RunShard) finished(images int, errs map[string]int, ended parts.State) {
-	*s = RunShard{Shard: s.Shard, State: Finished, Done: images, Total: images, Errors: errs, PerSecond: ended.PerSecond(), Host: ended.Host}
+// verdicts describes the shards of verdicts, and adds up those that are finished.
+func (f *RunFolder) verdicts(ctx context.Context, found []parts.Part, states map[parts.Shard]parts.State, now time.Time,
+	read func(parts.Part) (*VerdictRecord, error), failed func(*RunShard, error) error) error {
+	f.Summary = &VerdictSummary{}
+	f.Summary.init()
+	var mu sync.Mutex
+	return f.shards(ctx, "verdicts", found, states, now, func(p parts.Part) (int, map[string]int, error) {
+		r, err := read(p)
+		if err != nil {
+			return 0, nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		f.Summary.Add(r.VerdictSummary)
+		return r.Images, r.Errors, nil
+	}, failed)
 }
 
-func (f *RunFolder) verdicts(count int, files []VerdictPart, states map[parts.Shard]parts.State, now time.Time) {
-	f.Kind, f.Summary = "verdicts", &VerdictSummary{}
-	f.Summary.Add(VerdictSummary{})
-	f.begun(count, states, now)
-	for _, p := range files {
-		if p.Count != count {
-			continue
-		}
-		s := &f.Shards[p.Index-1]
-		state, ok := states[parts.Shard(p.Shard)]
-		if p.Record == nil {
-			s.describe(state, ok, now)
-			continue
-		}
-		s.finished(p.Record.Images, p.Record.Errors, state)
-		f.Summary.Add(p.Record.VerdictSummary)
-	}
-}
-
-func (f *RunFolder) features(dir string, folders []features.PartFolder, now time.Time) {
-	f.Kind = "features"
-	states, largest := map[parts.Shard]parts.State{}, 0
-	for _, p := range folders {
-		if p.Finished {
-			largest = p.Count
-		}
-		if state, ok := parts.ReadState(p.Dir + ".progress"); ok && p.Begun {
-			states[parts.Shard(p.Shard)] = state
-		}
-	}
-	f.fill(cmp.Or(countOf(states, largest, now), folders[0].Count))
-	for _, p := range folders {
-		if p.Count != len(f.Shards) {
-			continue
-		}
-		s := &f.Shards[p.Index-1]
-		if p.Begun || !p.Finished {
-			state, ok := parts.ReadState(p.Dir + ".progress")
-			s.describe(state, ok, now)
-			if !p.Finished || s.State == Running {
-				continue
-			}
-			*s = RunShard{Shard: s.Shard} // a run that was killed left a work folder
-		}
-		set, err := features.Glance(p.Dir)
-		if err != nil {
-			s.State, s.Errors = "damaged", map[string]int{err.Error(): 1}
-			continue
-		}
-		failed, err := set.Errors()
-		if err != nil {
-			s.State, s.Errors = "damaged", map[string]int{err.Error(): 1}
-			continue
-		}
-		ended, _ := parts.ReadState(p.Dir + ".progress")
-		s.finished(set.N+len(failed), kinds(failed), ended)
-	}
-	set, err := features.Open(dir)
+// glance returns how many images a feature set is of, and what is wrong with those that could
+// not be read.
+func glance(dir string) (images int, errs map[string]int, err error) {
+	set, err := features.Glance(dir)
 	if err != nil {
-		f.Whole = err.Error()
-		return
+		return 0, nil, err
 	}
-	set.Close()
+	failed, err := set.Errors()
+	return set.N + len(failed), kinds(failed), err
 }
 
 func kinds(failed []features.Failure) map[string]int {
@@ -343,18 +312,13 @@ func (f *RunFolder) plain(dir string, now time.Time) error {
 		}
 		f.Whole = "the extraction is running, or was interrupted"
 	} else {
-		set, err := features.Glance(dir)
+		images, errs, err := glance(dir)
 		if err != nil {
 			return err
 		}
-		failed, err := set.Errors()
-		if err != nil {
-			return err
-		}
-		s.finished(set.N+len(failed), kinds(failed), parts.State{})
+		s.State, s.Done, s.Total, s.Errors = Finished, images, images, errs
 	}
 	f.Shards = []RunShard{s}
-	f.sum()
 	return nil
 }
 

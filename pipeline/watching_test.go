@@ -52,11 +52,15 @@ func TestCount(t *testing.T) {
 		{map[[2]int]parts.State{{1, 2}: still, {1, 3}: sending}, 4, 3},
 		{map[[2]int]parts.State{{1, 2}: ago(0, false, false), {1, 3}: sending}, 4, 2},
 	} {
-		states := map[parts.Shard]parts.State{}
-		for at, state := range c.states {
-			states[parts.Shard{Index: at[0], Count: at[1]}] = state
+		states, found := map[parts.Shard]parts.State{}, []parts.Part(nil)
+		if c.finished > 0 {
+			found = append(found, parts.Part{Shard: parts.Shard{Index: 1, Count: c.finished}, Finished: true})
 		}
-		if got := countOf(states, c.finished, now); got != c.want {
+		for at, state := range c.states {
+			shard := parts.Shard{Index: at[0], Count: at[1]}
+			states[shard], found = state, append(found, parts.Part{Shard: shard, Begun: true})
+		}
+		if got := countOf(found, states, now); got != c.want {
 			t.Errorf("of %v and finished ones of %d it is %d, want %d", c.states, c.finished, got, c.want)
 		}
 	}
@@ -83,11 +87,11 @@ func TestVerdictsInBucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := to.Send(t.Context(), shard, dir, record); err != nil {
+	if err := to.SendPart(t.Context(), shard, dir, record); err != nil {
 		t.Fatal(err)
 	}
 	r := parts.StartRecorder(t.TempDir() + "/state")
-	r.SendTo(t.Context(), to.Folder(), parts.Verdicts, 2, 3)
+	r.SendTo(t.Context(), to.Folder, parts.Verdicts, parts.Shard{Index: 2, Count: 3})
 	look := func(want ...string) {
 		t.Helper()
 		f, err := LookAt(t.Context(), url, time.Now())

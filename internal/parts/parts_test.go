@@ -30,7 +30,7 @@ func TestNames(t *testing.T) {
 // TestMade: what a shard made has its checksum in the name; what users named alike is theirs.
 func TestMade(t *testing.T) {
 	s := Shard{1, 3}
-	b := Bucket[struct{}]{Kind: "part", Ends: []string{".jsonl"}}
+	b := Set[struct{}]{Layout: Layout[struct{}]{Kind: "part", Ends: []string{".jsonl"}}}
 	sum := hex.EncodeToString(make([]byte, sha256.Size))
 	if name := b.Made(s, sum) + ".jsonl"; !b.made(s, name) || b.made(Shard{2, 3}, name) {
 		t.Errorf("%s is not of %s alone", name, s)

@@ -66,11 +66,11 @@ type Recorder struct {
 // every is how often the file is written.
 const every = 2 * time.Second
 
-// StartRecorder begins to record in a file.
+// StartRecorder begins to record in the file of a part, whose names begin with path.
 func StartRecorder(path string) *Recorder {
 	host, _ := os.Hostname()
 	now := time.Now()
-	return &Recorder{path: path, state: State{Total: -1, Failed: map[string]int{}, Began: now, Moved: now, Host: host, Process: os.Getpid()}}
+	return &Recorder{path: path + suffix, state: State{Total: -1, Failed: map[string]int{}, Began: now, Moved: now, Host: host, Process: os.Getpid()}}
 }
 
 // Update records a change.
@@ -145,9 +145,9 @@ func (r *Recorder) write(now time.Time) {
 	}
 }
 
-// ReadState reads the file; false if there is none that can be read.
+// ReadState reads the file of a part; false if there is none that can be read.
 func ReadState(path string) (s State, ok bool) {
-	text, err := disk.ReadFile(path, disk.Config)
+	text, err := disk.ReadFile(path+suffix, disk.Config)
 	if err != nil || json.Unmarshal(text, &s) != nil {
 		return State{}, false
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
-	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
@@ -16,25 +15,26 @@ import (
 // they have done all. Objects with other names are none.
 func TestStatesInBucket(t *testing.T) {
 	testenv.Start(t, "s3")
-	folder, err := bucket.Open(t.Context(), "s3://data/set")
+	set, err := Open(t.Context(), "s3://data/set", Layout[struct{}]{Kind: PartKind})
 	if err != nil {
 		t.Fatal(err)
 	}
+	folder := set.Folder
 	begin := func(index int) *Recorder {
 		r := StartRecorder(t.TempDir() + "/state")
-		r.SendTo(t.Context(), folder, PartKind, index, 3)
+		r.SendTo(t.Context(), folder, PartKind, Shard{Index: index, Count: 3})
 		r.Update(func(s *State) { s.Total, s.Done, s.Failed["cut short"] = 10, 4*index, 1 })
 		return r
 	}
 	first, second, third := begin(1), begin(2), begin(3)
 	first.Sends()
 	first.sending.Wait()
-	if found, err := StatesIn(t.Context(), folder, PartKind); err != nil || !found[Shard{Index: 1, Count: 3}].Sending || found[Shard{Index: 1, Count: 3}].Stopped {
+	if _, found, err := set.Runs(t.Context()); err != nil || !found[Shard{Index: 1, Count: 3}].Sending || found[Shard{Index: 1, Count: 3}].Stopped {
 		t.Errorf("while the part is sent the bucket has %+v, %v", found, err)
 	}
 	first.End(errors.New("the connection broke"))
 	none := StartRecorder(t.TempDir() + "/state")
-	none.SendTo(t.Context(), folder, PartKind, 1, 4)
+	none.SendTo(t.Context(), folder, PartKind, Shard{Index: 1, Count: 4})
 	none.End(errors.New("the model does not open"))
 	second.End(nil)
 	third.sending.Wait()
@@ -43,7 +43,7 @@ func TestStatesInBucket(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, err := StatesIn(t.Context(), folder, PartKind)
+	runs, found, err := set.Runs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,5 +55,8 @@ func TestStatesInBucket(t *testing.T) {
 	}
 	if s := found[Shard{Index: 3, Count: 3}]; s.Done != 12 || s.Stopped {
 		t.Errorf("%+v", s)
+	}
+	if want := []Part{{Shard: Shard{1, 3}, Path: folder.URL("part-00001-of-00003"), Finished: true, Begun: true}, {Shard: Shard{3, 3}, Begun: true}}; !slices.Equal(runs, want) {
+		t.Errorf("%+v, want %+v", runs, want)
 	}
 }

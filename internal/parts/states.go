@@ -3,6 +3,8 @@ package parts
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +20,8 @@ const (
 	Verdicts = "verdicts"
 )
 
-// suffix is that of the object beside a part that goes to a bucket which has its state.
+// suffix is that of the file beside a part that has its state, and of the object beside one
+// that goes to a bucket.
 const suffix = ".progress"
 
 const (
@@ -30,8 +33,8 @@ const (
 // SendTo has the state of a shard sent to the folder of a bucket, too: with the first change,
 // every 30 seconds, and when the run fails. It is deleted when the run has done all, for
 // then the part is there. A state that cannot be sent stops nothing.
-func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind string, index, count int) {
-	name := Name(kind, Shard{Index: index, Count: count}) + suffix
+func (r *Recorder) SendTo(ctx context.Context, folder *bucket.Folder, kind string, shard Shard) {
+	name := Name(kind, shard) + suffix
 	r.send = func(text []byte, last bool) {
 		ctx, patience := ctx, patience
 		if last {
@@ -83,33 +86,41 @@ func (r *Recorder) sendNow(now time.Time) {
 	r.sent, r.sending = now, parallel.Start(func() struct{} { r.send(text, false); return struct{}{} })
 }
 
-// StatesIn reads the states of shards in the folder of a bucket.
-func StatesIn(ctx context.Context, folder *bucket.Folder, kind string) (map[Shard]State, error) {
-	var mu sync.Mutex
-	states := map[Shard]State{}
-	group, groupCtx := parallel.WithContext(ctx)
-	group.SetLimit(32)
-	for o, err := range folder.List(ctx, kind+"-") {
-		if err != nil {
-			_ = group.Wait()
-			return nil, err
-		}
-		name, is := strings.CutSuffix(o.Name, suffix)
-		shard, ok := Parse(kind, name)
-		if !is || !ok {
-			continue
-		}
-		group.Go(func() error {
-			text, _, err := folder.Read(groupCtx, o.Name, disk.Config)
-			var s State
-			if err != nil || json.Unmarshal(text, &s) != nil {
-				return groupCtx.Err() // as if it were not there
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			states[shard] = s
-			return nil
-		})
+// Runs lists the shards that are finished, or whose runs have told how far they have come, in
+// order, and these states.
+func (s *Set[R]) Runs(ctx context.Context) (found []Part, states map[Shard]State, err error) {
+	found, objects, err := s.list(ctx, s.Kind+"-")
+	if err != nil {
+		return nil, nil, err
 	}
-	return states, group.Wait()
+	var begun []Shard
+	for name := range objects {
+		name, is := strings.CutSuffix(name, suffix)
+		if shard, ok := Parse(s.Kind, name); is && ok {
+			begun = append(begun, shard)
+		}
+	}
+	var mu sync.Mutex
+	states = map[Shard]State{}
+	err = each(ctx, len(begun), func(ctx context.Context, i int) error {
+		text, _, err := s.Folder.Read(ctx, Name(s.Kind, begun[i])+suffix, disk.Config)
+		var state State
+		if err != nil || json.Unmarshal(text, &state) != nil {
+			return ctx.Err() // as if it were not there
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		states[begun[i]] = state
+		return nil
+	})
+	others := maps.Clone(states)
+	for i, p := range found {
+		_, found[i].Begun = states[p.Shard]
+		delete(others, p.Shard)
+	}
+	for shard := range others {
+		found = append(found, Part{Shard: shard, Begun: true})
+	}
+	slices.SortFunc(found, func(a, b Part) int { return a.Shard.Compare(b.Shard) })
+	return found, states, err
 }
