@@ -74,9 +74,14 @@ func EncodedItem(name string, data []byte) Item {
 }
 
 // PixelsItem is an image in memory that is decoded already. Its alpha is dropped,
-// as that of files is, and nothing is known of an EXIF orientation.
+// as that of files is, and nothing is known of an EXIF orientation. The content that is
+// hashed is the bytes of an [RGB], and else nothing.
 func PixelsItem(name string, img image.Image) Item {
-	return Item{Path: name, Label: -1, memory: &inMemory{pixels: img}}
+	memory := &inMemory{pixels: img}
+	if p, ok := img.(*RGB); ok {
+		memory.data = p.Pix
+	}
+	return Item{Path: name, Label: -1, memory: memory}
 }
 
 // RGB is an image of three bytes a pixel, which it does not copy.

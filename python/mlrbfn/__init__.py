@@ -38,7 +38,8 @@ from ._errors import (
     OnnxruntimeError,
     OptionError,
 )
-from ._features import Features, extract, load_features
+from ._features import Features, embed, extract, load_features
+from ._program import Inspection, Report, inspect
 
 __all__ = [
     "AccessError",
@@ -50,13 +51,17 @@ __all__ = [
     "Features",
     "FeaturesError",
     "ForkError",
+    "Inspection",
     "ModelError",
     "NotFoundError",
     "OnnxruntimeError",
     "OptionError",
+    "Report",
     "Verdicts",
     "__version__",
+    "embed",
     "extract",
+    "inspect",
     "load_features",
     "models",
     "program",

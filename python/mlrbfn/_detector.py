@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _arrays, _images, _native
+from . import _arrays, _images, _native, _pages
 from ._errors import OptionError
-from ._features import Features
+from ._features import Features, embed
+from ._program import Commands, _stat
+from ._signatures import written_out
 
 if TYPE_CHECKING:
     import pandas
+    from typing_extensions import Unpack
+
+    from ._options import DetectOptions, TrainOptions
 
 _FIELDS = [("class", object), ("label", np.int64), ("confidence", np.float64), ("score", np.float64), ("ood", np.bool_), ("p_value", np.float64)]
 # Aligned, because PyTorch takes no column whose steps are not whole numbers of elements.
@@ -44,6 +49,9 @@ class Verdicts(np.recarray):
         pandas = _native.optional("pandas", "to_pandas")
         return pandas.DataFrame({name: np.asarray(self[name]) for name in self.dtype.names or ()}).infer_objects()
 
+    def _repr_html_(self) -> str:
+        return _pages.of_verdicts(self)
+
     @property
     def predicted(self) -> np.ndarray:
         """The column ``class``, whose name is a keyword of Python."""
@@ -53,7 +61,7 @@ class Verdicts(np.recarray):
         return [*super().__dir__(), *(self.dtype.names or ())]
 
 
-class Detector:
+class Detector(Commands):
     """Says of features or images which class they are of, and whether they are of any
     class that it knows. `train` and `Detector.load` make it.
 
@@ -78,6 +86,7 @@ class Detector:
     result: dict[str, Any] | None
     description: str
     _handle: int
+    _loaded: tuple[str, Any] | None = None  # the file that it was loaded from, and its state then
     _finalizer: weakref.finalize[Any, Detector]
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -99,22 +108,27 @@ class Detector:
     def load(cls, file: str | os.PathLike[str], *, public_key: str | os.PathLike[str] | None = None) -> Detector:
         """Loads a detector file. With public_key, one of minisign or a file with it, the
         detector must be signed by it."""
-        return cls._of(_native.call("load", {"file": _native.encode(file), "public_key": os.fspath(public_key or "")}, quick=True))
+        loaded = os.path.abspath(file), _stat(os.path.abspath(file))
+        detector = cls._of(_native.call("load", {"file": _native.encode(file), "public_key": os.fspath(public_key or "")}, quick=True))
+        detector._loaded = loaded
+        return detector
 
     @classmethod
+    @written_out
     def train(
         cls,
         X: Any,
         y: Any = None,
         *,
+        like: Features | None = None,
         progress: bool | None = None,
-        **options: Any,
+        **options: Unpack[TrainOptions],
     ) -> Detector:
-        """Trains a detector; see `train`."""
+        """Trains a detector; see `train`. like are features of the model that the rows come from."""
         if isinstance(X, tuple) and len(X) == 2 and y is None:
             X, y = X
         sets = [X] if isinstance(X, Features) else list(X) if isinstance(X, list) and X and all(isinstance(s, Features) for s in X) else None
-        arguments: dict[str, Any] = {"settings": _native.settings(options)}
+        arguments: dict[str, Any] = {"settings": _native.settings({**options})}
         buffers: list[np.ndarray] = []
         classes = None
         if sets is not None and y is None:
@@ -127,7 +141,7 @@ class Detector:
             names = [str(c) for c in classes]
             if len(set(names)) < len(names):
                 raise OptionError("two classes have the same name")
-            arguments.update(columns=x.shape[1], classes=names)
+            arguments.update(columns=x.shape[1], classes=names, like=_native.encode(like.folder if like else ""))
             buffers = [x, index]
         trained = _native.call("train", arguments, buffers, progress=progress)
         return cls._of(trained["detector"], classes, trained["result"], trained["about"])
@@ -187,7 +201,8 @@ class Detector:
         self._call("confidences", buffers=[x, out], quick=len(x) <= 256)
         return out
 
-    def detect(self, images: Any, *, model: str | os.PathLike[str] = "", progress: bool | None = None, **options: Any) -> Verdicts:
+    @written_out
+    def detect(self, images: Any, *, model: str | os.PathLike[str] = "", progress: bool | None = None, **options: Unpack[DetectOptions]) -> Verdicts:
         """Judges images: a path of an image or a folder, or a list of paths, bytes of image
         files, PIL images, and arrays of bytes (uint8) [height, width, 3] or [height, width].
 
@@ -195,7 +210,7 @@ class Detector:
         those of `mlrbfn detect` that say how to run it: device="cuda", workers=4.
         """
         all_images = [image for image, _ in _images.flat(images)]
-        common = {"model": _native.encode(model), "settings": _native.settings(options)}
+        common = {"model": _native.encode(model), "settings": _native.settings({**options})}
         said: list[dict[str, Any]] = []
         for paths, some in itertools.groupby(all_images, lambda image: isinstance(image, (str, os.PathLike))):
             if paths:  # folders among them, perhaps
@@ -238,6 +253,9 @@ class Detector:
             os.remove(file)
         return _unpickle, (data, self.classes_, self.result, self.description)
 
+    def _repr_html_(self) -> str:
+        return _pages.of_detector(self)
+
     def __repr__(self) -> str:
         return f"Detector({len(self.classes_)} classes, {self.n_features_in_} features, score {self.info['scores']}, threshold {self.threshold:.4g})"
 
@@ -259,18 +277,29 @@ def _close(handle: int, pid: int) -> None:
         _native.call("close", {"detector": handle}, quick=True)
 
 
-def train(X: Any, y: Any = None, *, progress: bool | None = None, **options: Any) -> Detector:
-    """Trains a detector on features.
+@written_out
+def train(X: Any, y: Any = None, *, model: str | os.PathLike[str] | Features | None = None, progress: bool | None = None, **options: Unpack[TrainOptions]) -> Detector:
+    """Trains a detector on features or images.
 
-    X is a feature set (`load_features`, `extract`), a list of such sets, or an array [n, d]
-    with the labels y [n], where None and NaN mean no label. An array of float32 in C order
-    is read in place; other numbers are converted once. Tensors of PyTorch on the CPU are
-    taken as they are.
+    X is a feature set (`load_features`, `extract`, `embed`), a list of such sets, or an array
+    [n, d] with the labels y [n], where None and NaN mean no label. An array of float32 in C
+    order is read in place; other numbers are converted once. Tensors of PyTorch on the CPU
+    are taken as they are.
 
-    options are those of `mlrbfn train`, with underscores, among them max_false_alarms=0.05,
-    seeds=[0, 1, 2], epochs, scores="knn", calibration=0.1 (or "cross:10" for few images),
-    val=0.1, per_class=True, no_assess=True, group_by, exclude, paper=True.
+    model names the model of an array's rows, so that the detector judges images, too: its
+    folder or name, or features that it made. With images in the place of X, which are what
+    `embed` takes, it computes their features.
 
     The same options on the same machine give the same detector. Ctrl-C ends the training.
+    Class hold-out, which says how well a new class would be noticed and weighs the parts of
+    the score, trains once for each class and is most of the time that few rows take;
+    no_assess=True leaves it out.
     """
-    return Detector.train(X, y, progress=progress, **options)
+    if model is None:
+        return Detector.train(X, y, progress=progress, **options)
+    if getattr(X, "ndim", 0) != 2 or getattr(X, "dtype", None) == object:
+        if isinstance(model, Features):
+            raise OptionError("model is a folder or a name where X are images")
+        return Detector.train(embed(X, y, model=model, progress=progress), progress=progress, **options)
+    like = model if isinstance(model, Features) else embed(np.zeros((8, 8, 3), np.uint8), model=model, progress=False)
+    return Detector.train(X, y, like=like, progress=progress, **options)

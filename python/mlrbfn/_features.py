@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _native
-from ._errors import DataWarning
+from . import _arrays, _images, _native, _pages
+from ._errors import DataWarning, OptionError
+from ._signatures import written_out
 
 if TYPE_CHECKING:
     import pandas
+    from typing_extensions import Unpack
+
+    from ._options import EmbedOptions, ExtractOptions
 
 
 class Features:
@@ -23,6 +27,8 @@ class Features:
     larger than memory. ``labels`` are indices into ``classes``, -1 for an image without a
     label; ``y`` are their names.
     """
+
+    _room: _native.Room | None = None  # with the folder of features that nobody named one for
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = os.path.abspath(folder)
@@ -104,6 +110,9 @@ class Features:
         pandas = _native.optional("pandas", "to_pandas")
         return pandas.DataFrame({"path": self.paths or None, "class": self.y}, index=range(len(self)))
 
+    def _repr_html_(self) -> str:
+        return _pages.of_features(self)
+
     def __repr__(self) -> str:
         return f"Features({self.folder!r}: {len(self)} × {self._shape[1]}, {len(self.classes)} classes)"
 
@@ -124,13 +133,14 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
     return Features(folder)
 
 
+@written_out
 def extract(
     images: str | os.PathLike[str],
     *,
     out: str | os.PathLike[str],
     model: str | os.PathLike[str] = "efficientnet-lite0",
     progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[ExtractOptions],
 ) -> Features:
     """Computes the features of a folder of images with an ONNX model and writes them as a
     feature set to the folder out. In images/class/…/image the folders are the labels.
@@ -142,14 +152,73 @@ def extract(
 
     An image that cannot be read is a warning, and listed in the result's `errors`.
     """
-    arguments = {"images": _native.encode(images), "model": _native.encode(model), "out": _native.encode(out), "settings": _native.settings(options)}
-    result = _native.call("extract", arguments, progress=progress)
+    arguments = {"images": _native.encode(images), "model": _native.encode(model), "out": _native.encode(out), "settings": _native.settings({**options})}
+    return _extracted(_native.call("extract", arguments, progress=progress), out)
+
+
+@written_out
+def embed(
+    images: Any,
+    y: Any = None,
+    *,
+    model: str | os.PathLike[str] = "efficientnet-lite0",
+    out: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    **options: Unpack[EmbedOptions],
+) -> Features:
+    """Computes the features of images from anywhere: paths, bytes of image files, PIL images,
+    arrays, batches, tensors that are not normalised, a column of a data frame, a data set or a
+    DataLoader. Labels are y, or those that a data set or DataLoader gives with its images.
+
+    The model prepares the images itself, and the features have its fingerprint, so that a
+    detector trained on them judges images. out is the folder of the feature set; without it
+    the features last as long as the result. More than 256 MB of pixels are put aside on the
+    disk meanwhile. A folder of images is for `extract`.
+    """
+    room = _native.Room()
+    kept = _images.Kept(room.name)
+    pictures: list[dict[str, Any]] = []
+    paths: list[str] = []
+    given: list[Any] = []
+    for at, (image, label) in enumerate(_images.flat(images)):
+        given.append(label)
+        if isinstance(image, (str, os.PathLike)):
+            paths.append(os.path.abspath(image))
+            pictures.append({"path": _native.encode(paths[-1])})
+        else:
+            data, size = _images.pixels(image, at)
+            pictures.append({"buffer": kept.keep(data), **size})
+    if not pictures:
+        raise OptionError("there are no images")
+    if folder := next(filter(os.path.isdir, paths), None):
+        raise OptionError(f"{folder} is a folder: extract computes the features of a folder of images")
+    if len(set(paths)) < len(paths):
+        raise OptionError("an image is named twice")
+    labels, classes = np.full(len(pictures), -1), np.empty(0)
+    if y is not None or any(label is not None for label in given):
+        labels, classes = _arrays.labels(np.array(given, dtype=object) if y is None else y, len(pictures))
+    arguments = {
+        "images": pictures,
+        "root": _native.encode(os.path.commonpath([os.path.dirname(p) for p in paths]) if paths else ""),
+        "labels": labels.tolist(),
+        "classes": [str(c) for c in classes],
+        "model": _native.encode(model),
+        "out": _native.encode(out or os.path.join(room.name, "features")),
+        "settings": _native.settings({**options}),
+    }
+    features = _extracted(_native.call("embed", arguments, kept.buffers(), progress=progress), out or os.path.join(room.name, "features"))
+    if not out:
+        features._room = room
+    return features
+
+
+def _extracted(result: dict[str, Any], out: str | os.PathLike[str]) -> Features:
     features = Features(out)
     if result["failed"]:
         first = result["failed"][0]
         warnings.warn(
             f"{len(result['failed'])} images could not be read, all listed in .errors; the first: {_native.decode(first['path'])}: {first['error']}",
             DataWarning,
-            stacklevel=2,
+            stacklevel=_native.outside(),
         )
     return features

@@ -117,3 +117,51 @@ def pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
         )
     array = np.require(array[:, :, :3], np.uint8, ["C"])
     return array, {"height": array.shape[0], "width": array.shape[1]}
+
+
+class Kept:
+    """Images in memory as buffers, which lie in a file of the folder once they are many."""
+
+    most = 256 << 20  # bytes in memory
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, "images")
+        self.memory: list[np.ndarray] = []
+        self.bytes = 0
+        self.parts: list[tuple[int, int]] = []  # of the file: where they begin, and their bytes
+        self.file: Any = None
+
+    def keep(self, data: np.ndarray) -> int:
+        """Keeps a buffer, and returns its number."""
+        if self.bytes < self.most:
+            self.bytes += data.nbytes
+            self.memory.append(data)
+            return len(self.memory) - 1
+        if self.file is None:
+            self.file = open(self.path, "wb")  # noqa: SIM115
+        self.parts.append((self.file.tell(), data.nbytes))
+        self.file.write(data.data)
+        return len(self.memory) + len(self.parts) - 1
+
+    def buffers(self) -> list[np.ndarray]:
+        if self.file is None:
+            return self.memory
+        self.file.close()
+        whole = np.memmap(self.path, np.uint8, "r")
+        return [*self.memory, *(whole[at : at + n] for at, n in self.parts)]
+
+
+def files(images: Any, folder: str) -> list[str]:
+    """Returns images as files: those in memory are written to the folder."""
+    paths = []
+    for at, (image, _) in enumerate(flat(images)):
+        if isinstance(image, (str, os.PathLike)):
+            paths.append(os.fspath(image))
+            continue
+        paths.append(os.path.join(folder, f"{at:06d}.png"))
+        data, size = pixels(image, at)
+        if size:
+            _native.optional("PIL.Image", "a page of images in memory").fromarray(data).save(paths[-1])
+        else:
+            data.tofile(paths[-1])
+    return paths

@@ -8,9 +8,12 @@ import importlib
 import itertools
 import json
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -212,6 +215,14 @@ def optional(name: str, what: str) -> Any:
         raise ImportError(f"{what} needs {name.split('.')[0]}: pip install {name.split('.')[0]}") from error
 
 
+class Room:
+    """A temporary folder, which goes when nobody has the room any more."""
+
+    def __init__(self) -> None:
+        self.name = tempfile.mkdtemp(prefix="mlrbfn-")
+        self.close = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
 def encode(path: Any) -> str:
     """Returns a path as the library reads it."""
     return base64.b64encode(os.fsencode(path)).decode()
@@ -234,4 +245,9 @@ def settings(options: dict[str, Any]) -> dict[str, list[str]]:
             return os.fspath(value)
         return str(value)
 
-    return {name: [text(value)] for name, value in options.items() if value is not None}
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, (list, tuple)) and all(isinstance(v, (str, os.PathLike)) for v in value):  # each is given
+            return [os.fspath(v) for v in value]
+        return [text(value)]
+
+    return {name: texts(value) for name, value in options.items() if value is not None}

@@ -177,7 +177,8 @@ class Errors(Trained):
         bad = Path(self.room, "bad.safetensors")
         bad.write_bytes(b"no detector")
         for do, kind, text in [
-            (lambda: mlrbfn.train(self.x, self.y, epoch=3), ValueError, "there is no option epoch; there are .*epochs"),
+            (lambda: mlrbfn.train(self.x, self.y, epoch=3), ValueError, "there is no option epoch; did you mean epochs"),
+            (lambda: mlrbfn.train(self.x, self.y, forest=3), ValueError, "there is no option forest; there are .*epochs"),
             (lambda: mlrbfn.train(self.x, self.y, epochs="many"), ValueError, "epochs many: it is a whole number"),
             (lambda: mlrbfn.train(self.x, self.y, epochs=-1), ValueError, "epochs -1: it must be positive"),
             (lambda: mlrbfn.train(self.x, self.y, max_false_alarms=3), ValueError, "max_false_alarms 3: a share lies between 0 and 1"),

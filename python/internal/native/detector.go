@@ -21,6 +21,7 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 		Features []path           `json:"features"` // folders; or
 		Columns  int              `json:"columns"`  // of the buffers x [n, columns] and labels [n]
 		Classes  []string         `json:"classes"`  // of labels
+		Like     path             `json:"like"`     // a feature set of the model that x comes from; "" if that is not known
 		Settings command.Settings `json:"settings"`
 	}
 	if err := decode(arguments, &a); err != nil {
@@ -43,7 +44,7 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 		if opts.Rows, err = features.InMemory(x, a.Columns, labels, a.Classes); err != nil {
 			return nil, &command.UsageError{Err: err}
 		}
-		if err := checkRows(x, a.Columns); err != nil {
+		if err := errors.Join(checkRows(x, a.Columns), like(opts.Rows, a.Like.String())); err != nil {
 			return nil, err
 		}
 	}
@@ -67,6 +68,24 @@ func checkRows(x []float32, columns int) error {
 		}
 	}
 	return nil
+}
+
+// like has rows in memory come from the model of the feature set in a folder, "" for none.
+func like(rows *features.Set, folder string) error {
+	if folder == "" {
+		return nil
+	}
+	set, err := features.Open(folder)
+	if err != nil {
+		return err
+	}
+	meta := set.Meta
+	if meta.D != rows.D {
+		return errors.Join(command.Usagef("the model has %d features, and the rows have %d", meta.D, rows.D), set.Close())
+	}
+	meta.Version, meta.N, meta.Classes, meta.Root, meta.DType, meta.Shard, meta.Files, meta.SHA256 = 0, rows.N, rows.Classes, "", "", nil, nil, ""
+	rows.Meta = meta
+	return set.Close()
 }
 
 // follow notes how far a training is.

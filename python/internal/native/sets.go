@@ -60,7 +60,6 @@ func embed(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 			listing.Items = append(listing.Items, item)
 		}
 		opts.Images, opts.Listing, opts.Model, opts.Out = listing.Root, listing, a.Model.String(), a.Out.String()
-		opts.Run.NoHash = true // of pixels, which have no bytes
 		return nil
 	})
 }
