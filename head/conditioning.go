@@ -135,7 +135,7 @@ func FitConditioning(ctx context.Context, train, validation features.Rows, class
 	if err != nil {
 		return nil, err
 	}
-	copyTo(c.Mean, m.Mean)
+	kernels.Convert(c.Mean, m.Mean)
 	switch o.Kind {
 	case Standardise:
 		return c, c.standardise(ctx, rows, m)
@@ -164,9 +164,7 @@ func momentRows(data features.Rows, classes int, l2 bool) linalg.Rows {
 		D: data.D, Index: data.Index, Classes: classes,
 		Label: func(row int) int { return int(data.Labels[row]) },
 		Read: func(dst []float64, row int) {
-			for j, v := range data.Row(row) {
-				dst[j] = float64(v)
-			}
+			kernels.Convert(dst, data.Row(row))
 			if l2 {
 				linalg.Normalise(dst)
 			}
@@ -238,7 +236,7 @@ func (c *Conditioning) Validate() error {
 		return fmt.Errorf("conditioning with %d means, %d scales and a matrix of %d", d, len(c.Scale), len(c.Matrix))
 	}
 	for _, array := range [][]float32{c.Mean, c.Scale, c.Matrix} {
-		if slices.ContainsFunc(array, func(v float32) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) }) {
+		if slices.ContainsFunc(array, notFinite[float32]) {
 			return errors.New("conditioning holds a value that is not finite")
 		}
 	}
@@ -288,20 +286,12 @@ func (c *Conditioning) Each(ctx context.Context, data features.Rows, do func(at 
 		in, out, rows := make([]float64, block*d), make([]float64, block*e), make([]float32, block*e)
 		return func(from, to int) error {
 			for i, r := range index[from:to] {
-				for j, v := range data.Row(r) {
-					in[i*d+j] = float64(v)
-				}
+				kernels.Convert(in[i*d:], data.Row(r))
 			}
 			n := to - from
 			c.Apply(out[:n*e], in[:n*d])
-			copyTo(rows, out[:n*e])
+			kernels.Convert(rows, out[:n*e])
 			return do(from, rows[:n*e])
 		}
 	})
-}
-
-func copyTo(dst []float32, src []float64) {
-	for i, v := range src {
-		dst[i] = float32(v)
-	}
 }

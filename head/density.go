@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -71,7 +70,7 @@ func fitDensity(ctx context.Context, train, val features.Rows, classes int) (*De
 }
 
 func (d *Density) valid() bool {
-	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, numeric.NotFinite[float32]) &&
+	return d.D > 0 && len(d.Means) > 0 && len(d.Means)%d.D == 0 && !slices.ContainsFunc(d.Means, notFinite[float32]) &&
 		0 <= d.Middle && d.Middle <= d.Radius && !math.IsInf(d.Radius, 1)
 }
 
@@ -90,7 +89,7 @@ func (d *Density) logDep(m float64) float64 {
 
 // measure is a Density with buffers to compute in. It serves one goroutine.
 type measure struct {
-	numeric.Arithmetic[float64]
+	arithmetic[float64]
 	d     int
 	means interface {
 		NN(m int, rows, products []float64)
@@ -101,10 +100,10 @@ type measure struct {
 
 func (d *Density) measure() *measure {
 	k := len(d.Means) / d.D
-	m := &measure{Arithmetic: numeric.New[float64](), d: d.D, means: packed(d.Means, d.D), sq: make([]float64, k)}
+	m := &measure{arithmetic: newArithmetic[float64](), d: d.D, means: packed(d.Means, d.D), sq: make([]float64, k)}
 	m.dist, m.xsq = make([]float64, BatchRows*k), make([]float64, BatchRows)
 	means := make([]float64, len(d.Means))
-	numeric.Convert(means, d.Means)
+	kernels.Convert(means, d.Means)
 	m.SumSquares(m.sq, means)
 	return m
 }
@@ -132,7 +131,7 @@ func (d *Density) measureAll(ctx context.Context, data features.Rows, worker fun
 		z := make([]float64, BatchRows*data.D)
 		return func(from, to int) error {
 			for i, r := range data.Index[from:to] {
-				numeric.Convert(z[i*data.D:], data.Row(r))
+				kernels.Convert(z[i*data.D:], data.Row(r))
 			}
 			m.distances(distances, z, to-from)
 			return do(from, distances[:to-from])

@@ -3,7 +3,7 @@ package head
 import (
 	"math"
 
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // norm is the k of the distance ‖x−c‖_k^k = Σ_j |x_j−c_j|^k, k ≥ 1.
@@ -41,7 +41,7 @@ func (k norm) slope(a float64) float64 {
 
 // distance returns ‖x−c‖_k^k, summed term by term. Unlike the expansion of the
 // square, this is exact near zero.
-func distance[T numeric.Real](k norm, x, c []T) T {
+func distance[T kernels.Real](k norm, x, c []T) T {
 	c = c[:len(x)]
 	var sum T
 	switch k {

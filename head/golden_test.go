@@ -6,8 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -16,13 +15,13 @@ func TestGoldenPlateau(t *testing.T) {
 		Patience int
 		LR0      float64
 		Trace    []struct {
-			Loss headtest.Number
+			Loss Number
 			LR   float64
 			Bad  int
 			Best float64
 		}
 	}
-	headtest.Golden(t, "plateau.json", &g)
+	Golden(t, "plateau.json", &g)
 	p := newPlateau(g.LR0, g.Patience)
 	for i, want := range g.Trace {
 		p.step(float64(want.Loss))
@@ -34,42 +33,42 @@ func TestGoldenPlateau(t *testing.T) {
 }
 
 type goldenDense []struct {
-	Weight headtest.Matrix
-	Bias   headtest.Vector
+	Weight Matrix
+	Bias   Vector
 }
 
 type goldenMLP struct {
-	Input        headtest.Matrix
+	Input        Matrix
 	Labels       []int
-	Logits       headtest.Matrix
-	Loss         headtest.Number
+	Logits       Matrix
+	Loss         Number
 	Params       goldenDense
 	Grads        goldenDense
 	Adam1, Adam5 goldenDense
-	AdamLosses   headtest.Vector `json:"adam_losses"`
+	AdamLosses   Vector `json:"adam_losses"`
 	Adam         struct{ LR float64 }
 }
 
-func checkMLP[T numeric.Real](g goldenMLP) func(*testing.T, float64) {
+func checkMLP[T kernels.Real](g goldenMLP) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		m := posthoc.MLP{}
 		for _, p := range g.Params {
 			m = append(m, &posthoc.Linear{
-				In: len(p.Weight[0]), Out: len(p.Bias), Weights: headtest.Values[float64](p.Weight.Flat()), Bias: headtest.Values[float64](p.Bias),
+				In: len(p.Weight[0]), Out: len(p.Bias), Weights: Values[float64](p.Weight.Flat()), Bias: Values[float64](p.Bias),
 			})
 		}
 		net := mlpOf[T](m, len(g.Input))
 		nearDense := func(what string, ps [][]T, want goldenDense) {
 			t.Helper()
 			for i, w := range want {
-				headtest.Near(t, fmt.Sprintf("%s: layer %d weights", what, i), ps[2*i], w.Weight.Flat(), tol)
-				headtest.Near(t, fmt.Sprintf("%s: layer %d bias", what, i), ps[2*i+1], w.Bias, tol)
+				Near(t, fmt.Sprintf("%s: layer %d weights", what, i), ps[2*i], w.Weight.Flat(), tol)
+				Near(t, fmt.Sprintf("%s: layer %d bias", what, i), ps[2*i+1], w.Bias, tol)
 			}
 		}
 		value, grad := net.Params()
-		x := headtest.Values[T](g.Input.Flat())
-		headtest.Near(t, "logits", net.Logits(x, len(g.Input)), g.Logits.Flat(), tol)
-		adam := numeric.NewAdam(value, grad)
+		x := Values[T](g.Input.Flat())
+		Near(t, "logits", net.Logits(x, len(g.Input)), g.Logits.Flat(), tol)
+		adam := newAdam(value, grad)
 		var losses []float64
 		for step := 1; step <= 5; step++ {
 			losses = append(losses, net.Step(x, g.Labels))
@@ -81,15 +80,15 @@ func checkMLP[T numeric.Real](g goldenMLP) func(*testing.T, float64) {
 				nearDense("after 1 step", value, g.Adam1)
 			}
 		}
-		headtest.Near(t, "losses", losses, g.AdamLosses, tol)
+		Near(t, "losses", losses, g.AdamLosses, tol)
 		nearDense("after 5 steps", value, g.Adam5)
 	}
 }
 
 func TestGoldenMLPs(t *testing.T) {
 	var all struct{ MLPs []goldenMLP }
-	headtest.ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
+	ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
 	for _, g := range all.MLPs {
-		headtest.Both(t, fmt.Sprintf("%d layers", len(g.Params)), checkMLP[float32](g), checkMLP[float64](g))
+		Both(t, fmt.Sprintf("%d layers", len(g.Params)), checkMLP[float32](g), checkMLP[float64](g))
 	}
 }

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -197,9 +196,9 @@ func (h *Head) NewPredictor() *Predictor {
 func (p *Predictor) read(x []float32) []float64 {
 	z := p.z[:len(x)/p.d*p.width]
 	if p.condition == nil {
-		numeric.Convert(z, x)
+		kernels.Convert(z, x)
 	} else {
-		numeric.Convert(p.raw, x)
+		kernels.Convert(p.raw, x)
 		p.condition.Apply(z, p.raw[:len(x)])
 	}
 	return z
@@ -298,5 +297,3 @@ func (h *Head) Representations(x []float32) []float32 {
 	}
 	return out
 }
-
-func notNumber(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }

@@ -3,8 +3,6 @@ package head
 import (
 	"fmt"
 	"slices"
-
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // Layer is one layer of radial basis functions, with N centroids for inputs of
@@ -32,9 +30,9 @@ func NewLayer(in, n, out int, projects bool) Layer {
 func (l *Layer) Widths() (widths []float64, initial float64) {
 	widths = make([]float64, l.N)
 	for c, b := range l.Beta {
-		widths[c] = numeric.Softplus(float64(b))
+		widths[c] = softplus(float64(b))
 	}
-	return widths, numeric.Softplus(float64(l.InitBeta))
+	return widths, softplus(float64(l.InitBeta))
 }
 
 // mostLayers is the largest number of layers of any network.
@@ -63,7 +61,7 @@ func CheckLayers(layers []Layer, projects bool) error {
 			return fmt.Errorf("layer %d has arrays of the wrong size for d=%d, N=%d, o=%d", i, l.In, l.N, l.Out)
 		}
 		for _, array := range [][]float32{l.Centroids, l.Beta, l.Projections, {l.InitBeta}} {
-			if slices.ContainsFunc(array, numeric.NotFinite[float32]) {
+			if slices.ContainsFunc(array, notFinite[float32]) {
 				return fmt.Errorf("layer %d holds a value that is not finite", i)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -61,8 +61,8 @@ func TrainMLP(ctx context.Context, cfg MLPConfig, train, val features.Rows, clas
 		return nil, epochs, err
 	}
 	for i, l := range t.layers {
-		numeric.Convert(m[i].Weights, l.weights)
-		numeric.Convert(m[i].Bias, l.bias)
+		kernels.Convert(m[i].Weights, l.weights)
+		kernels.Convert(m[i].Bias, l.bias)
 	}
 	return m, epochs, nil
 }
@@ -86,12 +86,12 @@ func (t mlpTrainer) Draw(rng Random) {
 func (t mlpTrainer) Start(context.Context, []float32, int, features.Rows, Random) error { return nil }
 
 // mlp is an MLP in training, with buffers to compute in.
-type mlp[T numeric.Real] struct {
-	numeric.Arithmetic[T]
+type mlp[T kernels.Real] struct {
+	arithmetic[T]
 	layers []*dense[T]
 }
 
-type dense[T numeric.Real] struct {
+type dense[T kernels.Real] struct {
 	in, out           int
 	weights, gWeights []T
 	bias, gBias       []T
@@ -99,8 +99,8 @@ type dense[T numeric.Real] struct {
 	y, gY             []T // [B, out], after the maximum
 }
 
-func mlpOf[T numeric.Real](m posthoc.MLP, batch int) *mlp[T] {
-	t := &mlp[T]{Arithmetic: numeric.New[T]()}
+func mlpOf[T kernels.Real](m posthoc.MLP, batch int) *mlp[T] {
+	t := &mlp[T]{arithmetic: newArithmetic[T]()}
 	for _, from := range m {
 		vector := func(n int) []T { return make([]T, n) }
 		l := &dense[T]{
@@ -109,8 +109,8 @@ func mlpOf[T numeric.Real](m posthoc.MLP, batch int) *mlp[T] {
 			bias: vector(from.Out), gBias: vector(from.Out),
 			y: vector(batch * from.Out), gY: vector(batch * from.Out),
 		}
-		numeric.Convert(l.weights, from.Weights)
-		numeric.Convert(l.bias, from.Bias)
+		kernels.Convert(l.weights, from.Weights)
+		kernels.Convert(l.bias, from.Bias)
 		t.layers = append(t.layers, l)
 	}
 	return t
@@ -147,13 +147,13 @@ func (t *mlp[T]) Logits(x []T, b int) []T {
 
 // Loss returns the mean loss of the rows of the last call of Logits.
 func (t *mlp[T]) Loss(labels []int) float64 {
-	return numeric.CrossEntropy(t.last().y[:len(labels)*t.last().out], labels, t.last().out, nil)
+	return crossEntropy(t.last().y[:len(labels)*t.last().out], labels, t.last().out, nil)
 }
 
 // Step returns the loss and computes the gradients.
 func (t *mlp[T]) Step(x []T, labels []int) float64 {
 	b := len(labels)
-	loss := numeric.CrossEntropy(t.Logits(x, b), labels, t.last().out, t.last().gY)
+	loss := crossEntropy(t.Logits(x, b), labels, t.last().out, t.last().gY)
 	for at := len(t.layers) - 1; at >= 0; at-- {
 		l := t.layers[at]
 		t.TN(l.out, l.in, b, 1, l.gY, l.x, 0, l.gWeights)

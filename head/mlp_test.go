@@ -7,8 +7,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -41,7 +39,7 @@ func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
 		net := mlpOf[float64](m, n)
 		net.Step(x, labels)
 		params, gradients := net.Params()
-		headtest.CheckGradients(t, params, gradients, func() float64 {
+		CheckGradients(t, params, gradients, func() float64 {
 			net.Logits(x, n)
 			return net.Loss(labels)
 		})
@@ -49,7 +47,7 @@ func TestMLPGradientsAgainstFiniteDifferences(t *testing.T) {
 }
 
 func TestTrainMLPLearns(t *testing.T) {
-	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(201, 6, 4, 2)
+	train, val := Blobs(600, 6, 4, 1), Blobs(201, 6, 4, 2)
 	for layers := 1; layers <= 4; layers++ {
 		m, epochs, err := TrainMLP(context.Background(), MLPConfig{Layers: layers, Hidden: 16}, train, val, 4, TrainOptions{Epochs: 60, Batch: 32, LR: 1e-2})
 		if err != nil {
@@ -62,7 +60,7 @@ func TestTrainMLPLearns(t *testing.T) {
 		logits := m.OfFeatures(val.X)
 		right := 0
 		for i, y := range val.Labels {
-			if numeric.Argmax(logits[i*4:(i+1)*4]) == int(y) {
+			if argmax(logits[i*4:(i+1)*4]) == int(y) {
 				right++
 			}
 		}

@@ -3,7 +3,7 @@ package head
 import (
 	"math"
 
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // This file computes layers of radial basis functions, forwards and backwards.
@@ -18,7 +18,7 @@ import (
 // vectors run along the batch and are full for any n. The first layer, and
 // distances other than k = 2, read the batch row by row: RowsIn and rowsOut are
 // the transposes for these.
-type rbfLayer[T numeric.Real] struct {
+type rbfLayer[T kernels.Real] struct {
 	D, N, O int
 
 	Centroids, GCentroids     []T // [n, d]
@@ -52,7 +52,7 @@ type rbfLayer[T numeric.Real] struct {
 }
 
 // newLayer makes a layer with room for batches of up to b rows.
-func newLayer[T numeric.Real](d, n, o, b int, projects bool) *rbfLayer[T] {
+func newLayer[T kernels.Real](d, n, o, b int, projects bool) *rbfLayer[T] {
 	vector := func(n int) []T { return make([]T, n) }
 	l := &rbfLayer[T]{
 		D: d, N: n, O: o,
@@ -82,8 +82,8 @@ func (l *rbfLayer[T]) last() bool { return l.O == 0 }
 func (l *rbfLayer[T]) projects() bool { return len(l.Projections) > 0 }
 
 // rbfNetwork is a list of layers with buffers to compute in. It serves one goroutine.
-type rbfNetwork[T numeric.Real] struct {
-	numeric.Arithmetic[T]
+type rbfNetwork[T kernels.Real] struct {
+	arithmetic[T]
 	Layers  []*rbfLayer[T]
 	K       norm
 	SumLoss bool // gradients of the sum over the entries, not of their mean
@@ -99,9 +99,9 @@ type rbfNetwork[T numeric.Real] struct {
 
 // newRBF copies layers into a network with room for batches of up to batch rows,
 // which computes as the settings say.
-func newRBF[T numeric.Real](s Settings, layers []Layer, batch int) *rbfNetwork[T] {
+func newRBF[T kernels.Real](s Settings, layers []Layer, batch int) *rbfNetwork[T] {
 	net := &rbfNetwork[T]{
-		Arithmetic: numeric.New[T](), K: norm(s.Norm), SumLoss: s.SumLoss,
+		arithmetic: newArithmetic[T](), K: norm(s.Norm), SumLoss: s.SumLoss,
 		depress: !s.NoDepression, ratio: !s.NoDepression && !s.NoRatio,
 		logRec: T(math.Log(s.Recovery)),
 	}
@@ -126,9 +126,9 @@ func (net *rbfNetwork[T]) Hidden() []*rbfLayer[T] { return net.Layers[:len(net.L
 func (net *rbfNetwork[T]) CopyFrom(layers []Layer) {
 	for i, l := range net.Layers {
 		from := &layers[i]
-		numeric.Convert(l.Centroids, from.Centroids)
-		numeric.Convert(l.Beta, from.Beta)
-		numeric.Convert(l.Projections, from.Projections)
+		kernels.Convert(l.Centroids, from.Centroids)
+		kernels.Convert(l.Beta, from.Beta)
+		kernels.Convert(l.Projections, from.Projections)
 		l.InitBeta = float64(from.InitBeta)
 	}
 	net.Refresh()
@@ -138,9 +138,9 @@ func (net *rbfNetwork[T]) CopyFrom(layers []Layer) {
 func (net *rbfNetwork[T]) CopyTo(layers []Layer) {
 	for i, l := range net.Layers {
 		to := &layers[i]
-		numeric.Convert(to.Centroids, l.Centroids)
-		numeric.Convert(to.Beta, l.Beta)
-		numeric.Convert(to.Projections, l.Projections)
+		kernels.Convert(to.Centroids, l.Centroids)
+		kernels.Convert(to.Beta, l.Beta)
+		kernels.Convert(to.Projections, l.Projections)
 		to.InitBeta = float32(l.InitBeta)
 	}
 }
@@ -169,14 +169,14 @@ func (net *rbfNetwork[T]) Constants() []*float64 {
 
 // Loss returns the mean loss of the rows of the last forward pass.
 func (net *rbfNetwork[T]) Loss(labels []int) float64 {
-	return numeric.LogBCE(net.Last().Weights[:net.Last().N*len(labels)], labels, nil)
+	return logBCE(net.Last().Weights[:net.Last().N*len(labels)], labels, nil)
 }
 
 // LossGradient returns Loss and puts the gradient by log φ into the last layer.
 func (net *rbfNetwork[T]) LossGradient(labels []int) float64 {
 	last := net.Last()
 	n := last.N * len(labels)
-	loss := numeric.LogBCE(last.Weights[:n], labels, last.GWeights)
+	loss := logBCE(last.Weights[:n], labels, last.GWeights)
 	if net.SumLoss {
 		for i := range last.GWeights[:n] {
 			last.GWeights[i] *= T(n)
@@ -198,7 +198,7 @@ func (net *rbfNetwork[T]) RefreshLayer(l *rbfLayer[T]) {
 	net.Softplus(l.Width, l.Beta)
 	net.Sigmoid(l.slope, l.Beta)
 	if net.ratio && !l.last() {
-		init := T(numeric.Softplus(l.InitBeta))
+		init := T(softplus(l.InitBeta))
 		for c, w := range l.Width {
 			l.logRatio[c] = w / init
 			l.inverse[c] = 1 / w
@@ -328,7 +328,7 @@ func (l *rbfLayer[T]) tie() T {
 
 // capped returns min(a, 0) and its derivative, which at a tie is ½ as in
 // torch.minimum. NaN gives NaN.
-func capped[T numeric.Real](a, tie T) (value, slope T) {
+func capped[T kernels.Real](a, tie T) (value, slope T) {
 	switch {
 	case a > tie:
 		return 0, 0

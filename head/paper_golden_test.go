@@ -6,8 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 type goldenLayer struct {
@@ -15,45 +14,45 @@ type goldenLayer struct {
 	K           float64
 	Last        bool
 	Recovery    float64
-	Input       headtest.Matrix
-	Depression  headtest.Vector
-	Centroids   headtest.Matrix
-	Beta        headtest.Vector
-	InitBeta    headtest.Number `json:"init_beta"`
-	Projections headtest.Matrix
-	Output      headtest.Matrix
-	DepressNext headtest.Vector `json:"depress_next"`
-	Scales      headtest.Matrix
+	Input       Matrix
+	Depression  Vector
+	Centroids   Matrix
+	Beta        Vector
+	InitBeta    Number `json:"init_beta"`
+	Projections Matrix
+	Output      Matrix
+	DepressNext Vector `json:"depress_next"`
+	Scales      Matrix
 	Upstream    string
 
-	GradCentroids   headtest.Matrix `json:"grad_centroids"`
-	GradBeta        headtest.Vector `json:"grad_beta"`
-	GradProjections headtest.Matrix `json:"grad_projections"`
-	GradInput       headtest.Matrix `json:"grad_input"`
-	GradDepression  headtest.Vector `json:"grad_depression"`
+	GradCentroids   Matrix `json:"grad_centroids"`
+	GradBeta        Vector `json:"grad_beta"`
+	GradProjections Matrix `json:"grad_projections"`
+	GradInput       Matrix `json:"grad_input"`
+	GradDepression  Vector `json:"grad_depression"`
 }
 
 // layerOf makes a network of one golden layer.
-func layerOf[T numeric.Real](g goldenLayer) (*network[T], *rbfLayer[T]) {
+func layerOf[T kernels.Real](g goldenLayer) (*network[T], *rbfLayer[T]) {
 	m := &PaperNetwork{Norm: g.K, Recovery: g.Recovery, Layers: []Layer{{
 		In: len(g.Input[0]), N: len(g.Beta),
-		Centroids: headtest.Float32s(g.Centroids.Flat()), Beta: headtest.Float32s(g.Beta),
+		Centroids: Float32s(g.Centroids.Flat()), Beta: Float32s(g.Beta),
 	}}}
 	if !g.Last {
 		m.Layers[0].Out = len(g.Projections[0])
-		m.Layers[0].Projections = headtest.Float32s(g.Projections.Flat())
+		m.Layers[0].Projections = Float32s(g.Projections.Flat())
 	}
 	net := compute[T](m, len(g.Input))
 	l := net.Layers[0]
-	copy(l.Centroids, headtest.Values[T](g.Centroids.Flat())) // not rounded to float32
-	copy(l.Beta, headtest.Values[T](g.Beta))
-	copy(l.Projections, headtest.Values[T](g.Projections.Flat()))
+	copy(l.Centroids, Values[T](g.Centroids.Flat())) // not rounded to float32
+	copy(l.Beta, Values[T](g.Beta))
+	copy(l.Projections, Values[T](g.Projections.Flat()))
 	l.InitBeta = float64(g.InitBeta)
 	net.Refresh()
 	return net, l
 }
 
-func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
+func checkLayer[T kernels.Real](g goldenLayer) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		net, l := layerOf[T](g)
 		b := len(g.Input)
@@ -61,17 +60,17 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 		for i, d := range g.Depression {
 			logDep[i] = T(math.Log(float64(d)))
 		}
-		input := headtest.Values[T](g.Input.Flat())
-		net.forwardLayer(l, headtest.Transpose(input, b), input, logDep, b)
+		input := Values[T](g.Input.Flat())
+		net.forwardLayer(l, Transpose(input, b), input, logDep, b)
 		if g.Last {
-			headtest.Near(t, "output", headtest.Transpose(l.Weights, l.N), g.Output.Flat(), tol)
+			Near(t, "output", Transpose(l.Weights, l.N), g.Output.Flat(), tol)
 		} else {
-			headtest.Near(t, "output", headtest.Transpose(l.Out, l.O), g.Output.Flat(), tol)
+			Near(t, "output", Transpose(l.Out, l.O), g.Output.Flat(), tol)
 			dep := make([]T, b)
 			for i, v := range l.LogDep {
 				dep[i] = T(math.Exp(float64(v)))
 			}
-			headtest.Near(t, "depression", dep, g.DepressNext, tol)
+			Near(t, "depression", dep, g.DepressNext, tol)
 		}
 		if g.GradCentroids == nil && g.GradDepression == nil {
 			return
@@ -95,19 +94,19 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 		gIn, gLogDep := make([]T, b*l.D), make([]T, b)
 		net.BackwardLayer(l, gIn, gLogDep, b)
 		if g.GradCentroids != nil {
-			headtest.Near(t, "gradient by centroids", l.GCentroids, g.GradCentroids.Flat(), tol)
-			headtest.Near(t, "gradient by β", l.GBeta, g.GradBeta, tol)
+			Near(t, "gradient by centroids", l.GCentroids, g.GradCentroids.Flat(), tol)
+			Near(t, "gradient by β", l.GBeta, g.GradBeta, tol)
 		}
 		if g.GradProjections != nil {
-			headtest.Near(t, "gradient by projections", l.GProjections, g.GradProjections.Flat(), tol)
-			headtest.Near(t, "gradient by input", headtest.Transpose(gIn, l.D), g.GradInput.Flat(), tol)
+			Near(t, "gradient by projections", l.GProjections, g.GradProjections.Flat(), tol)
+			Near(t, "gradient by input", Transpose(gIn, l.D), g.GradInput.Flat(), tol)
 		}
 		for i, want := range g.GradDepression {
 			if _, single := any(T(0)).(float32); single && i == 0 {
 				continue // 1/1.1 rounded to float32 is not a tie
 			}
 			got := gLogDep[i] / T(g.Depression[i])
-			headtest.Near(t, fmt.Sprintf("gradient by depression %d", i), []T{got}, headtest.Vector{want}, tol)
+			Near(t, fmt.Sprintf("gradient by depression %d", i), []T{got}, Vector{want}, tol)
 		}
 	}
 }
@@ -115,13 +114,13 @@ func checkLayer[T numeric.Real](g goldenLayer) func(*testing.T, float64) {
 func TestGoldenLayers(t *testing.T) {
 	for _, file := range []string{"layer_forward.json", "last_layer_forward.json", "edge_cases.json"} {
 		var cases []goldenLayer
-		headtest.Golden(t, file, &cases)
+		Golden(t, file, &cases)
 		for i, g := range cases {
 			name := g.Name
 			if name == "" {
 				name = fmt.Sprintf("%s %d k=%g rec=%g", file, i, g.K, g.Recovery)
 			}
-			headtest.Both(t, name, checkLayer[float32](g), checkLayer[float64](g))
+			Both(t, name, checkLayer[float32](g), checkLayer[float64](g))
 		}
 	}
 }
@@ -130,21 +129,21 @@ type goldenNetwork struct {
 	Name     string
 	K        float64
 	Recovery float64
-	Input    headtest.Matrix
+	Input    Matrix
 	Labels   []int
-	InitBeta headtest.Vector `json:"init_beta"`
+	InitBeta Vector `json:"init_beta"`
 	Params   goldenParams
-	LogPred  headtest.Matrix `json:"log_pred"`
+	LogPred  Matrix `json:"log_pred"`
 	Layers   []struct {
-		Output  headtest.Matrix
-		Depress headtest.Vector
+		Output  Matrix
+		Depress Vector
 	}
-	Loss       headtest.Number
+	Loss       Number
 	Grads      goldenParams
-	GradInput  headtest.Matrix `json:"grad_input"`
+	GradInput  Matrix `json:"grad_input"`
 	Adam1      goldenParams
 	Adam5      goldenParams
-	AdamLosses headtest.Vector `json:"adam_losses"`
+	AdamLosses Vector `json:"adam_losses"`
 	Adam       struct{ LR float64 }
 
 	NoDepression  bool `json:"no_depression"`
@@ -161,7 +160,7 @@ func (g goldenNetwork) config() Paper {
 }
 
 // networkLike returns a network with the sizes of the layers in g, all parameters zero.
-func networkLike[T numeric.Real](cfg Paper, g goldenParams, d, batch int) *network[T] {
+func networkLike[T kernels.Real](cfg Paper, g goldenParams, d, batch int) *network[T] {
 	m := &PaperNetwork{Norm: cfg.Norm, Recovery: cfg.Recovery, NoDepression: cfg.NoDepression, NoRatio: cfg.NoRatio, NoProjections: cfg.NoProjections}
 	for i, p := range g {
 		l := Layer{In: d, N: len(p.Beta), Centroids: make([]float32, len(p.Beta)*d), Beta: make([]float32, len(p.Beta))}
@@ -177,7 +176,7 @@ func networkLike[T numeric.Real](cfg Paper, g goldenParams, d, batch int) *netwo
 	return compute[T](m, batch)
 }
 
-func networkFrom[T numeric.Real](g goldenNetwork) *network[T] {
+func networkFrom[T kernels.Real](g goldenNetwork) *network[T] {
 	net := networkLike[T](g.config(), g.Params, len(g.Input[0]), len(g.Input))
 	setParams(net.rbfNetwork, g.Params)
 	for i, l := range net.Layers {
@@ -186,29 +185,29 @@ func networkFrom[T numeric.Real](g goldenNetwork) *network[T] {
 	return net
 }
 
-func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
+func checkNetwork[T kernels.Real](g goldenNetwork) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		net := networkFrom[T](g)
 		net.SumLoss = g.SumLoss
-		x := headtest.Values[T](g.Input.Flat())
+		x := Values[T](g.Input.Flat())
 		net.GInput = make([]T, len(x))
 		net.Refresh()
 		net.forward(x, len(g.Input))
-		headtest.Near(t, "log φ", net.Output(len(g.Input)), g.LogPred.Flat(), tol)
+		Near(t, "log φ", net.Output(len(g.Input)), g.LogPred.Flat(), tol)
 		loss := net.Step(x, g.Labels)
 		for i, l := range net.Layers[:len(net.Layers)-1] {
-			headtest.Near(t, "output", headtest.Transpose(l.Out, l.O), g.Layers[i].Output.Flat(), tol)
+			Near(t, "output", Transpose(l.Out, l.O), g.Layers[i].Output.Flat(), tol)
 			dep := make([]T, len(g.Input))
 			for j, v := range l.LogDep {
 				dep[j] = T(math.Exp(float64(v)))
 			}
-			headtest.Near(t, "depression", dep, g.Layers[i].Depress, tol)
+			Near(t, "depression", dep, g.Layers[i].Depress, tol)
 		}
-		headtest.Near(t, "loss", []float64{loss}, headtest.Vector{g.Loss}, tol)
+		Near(t, "loss", []float64{loss}, Vector{g.Loss}, tol)
 		nearParams(t, "gradient", net.rbfNetwork, true, g.Grads, tol)
-		headtest.Near(t, "gradient by input", headtest.Transpose(net.GInput, len(x)/len(g.Input)), g.GradInput.Flat(), tol)
+		Near(t, "gradient by input", Transpose(net.GInput, len(x)/len(g.Input)), g.GradInput.Flat(), tol)
 
-		adam := numeric.NewAdam(net.Params())
+		adam := newAdam(net.Params())
 		adam.Step(g.Adam.LR)
 		nearParams(t, "after 1 step", net.rbfNetwork, false, g.Adam1, tol)
 		losses := []float64{loss}
@@ -216,7 +215,7 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 			losses = append(losses, net.Step(x, g.Labels))
 			adam.Step(g.Adam.LR)
 		}
-		headtest.Near(t, "losses", losses, g.AdamLosses, tol)
+		Near(t, "losses", losses, g.AdamLosses, tol)
 		nearParams(t, "after 5 steps", net.rbfNetwork, false, g.Adam5, tol)
 	}
 }
@@ -225,87 +224,87 @@ func checkNetwork[T numeric.Real](g goldenNetwork) func(*testing.T, float64) {
 // PyTorch's results (testdata/generate_ablations.py).
 func TestGoldenAblations(t *testing.T) {
 	var all struct{ Heads []goldenNetwork }
-	headtest.ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
+	ReadGolden(t, filepath.Join("testdata", "ablations.json"), &all)
 	for _, g := range all.Heads {
-		headtest.Both(t, g.Name, checkNetwork[float32](g), checkNetwork[float64](g))
+		Both(t, g.Name, checkNetwork[float32](g), checkNetwork[float64](g))
 	}
 }
 
 func TestGoldenNetworks(t *testing.T) {
 	for _, k := range []string{"1", "1.5", "2", "3"} {
 		var g goldenNetwork
-		headtest.Golden(t, "network_k"+k+".json", &g)
-		headtest.Both(t, "k="+k, checkNetwork[float32](g), checkNetwork[float64](g))
+		Golden(t, "network_k"+k+".json", &g)
+		Both(t, "k="+k, checkNetwork[float32](g), checkNetwork[float64](g))
 	}
 }
 
 type goldenTraining struct {
 	K        float64
 	Recovery float64
-	Data     headtest.Matrix
+	Data     Matrix
 	Labels   []int
 	Layers   []struct {
-		Uniforms    headtest.Vector
-		Noise       headtest.Matrix
-		Centroids   headtest.Matrix
-		InitBeta    headtest.Number `json:"init_beta"`
-		Projections headtest.Matrix
+		Uniforms    Vector
+		Noise       Matrix
+		Centroids   Matrix
+		InitBeta    Number `json:"init_beta"`
+		Projections Matrix
 	}
 	LR           float64
-	Losses       headtest.Vector
+	Losses       Vector
 	Final        goldenParams
-	FinalLogPred headtest.Matrix `json:"final_log_pred"`
+	FinalLogPred Matrix `json:"final_log_pred"`
 }
 
-func checkTraining[T numeric.Real](g goldenTraining) func(*testing.T, float64) {
+func checkTraining[T kernels.Real](g goldenTraining) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		cfg := Paper{Norm: g.K, Recovery: g.Recovery}
 		net := networkLike[T](cfg, g.Final, 2, len(g.Data))
 		wide := networkLike[float64](cfg, g.Final, 2, len(g.Data))
-		rng := &headtest.Given{}
+		rng := &Given{}
 		for i, l := range g.Layers {
 			rng.Uniforms = append(rng.Uniforms, l.Uniforms...)
 			rng.Normals = append(rng.Normals, l.Noise.Flat()...)
-			copy(wide.Layers[i].Projections, headtest.Values[float64](l.Projections.Flat()))
+			copy(wide.Layers[i].Projections, Values[float64](l.Projections.Flat()))
 		}
 		// Initialisation is in float64 whatever the arithmetic of the steps.
-		if err := wide.initialise(t.Context(), headtest.Values[float64](g.Data.Flat()), 20, rng); err != nil {
+		if err := wide.initialise(t.Context(), Values[float64](g.Data.Flat()), 20, rng); err != nil {
 			t.Fatal(err)
 		}
 		for i, l := range wide.Layers {
-			headtest.Near(t, fmt.Sprintf("initial centroids %d", i), l.Centroids, g.Layers[i].Centroids.Flat(), 1e-9)
-			headtest.Near(t, fmt.Sprintf("initial β %d", i), []float64{l.InitBeta}, headtest.Vector{g.Layers[i].InitBeta}, 1e-9)
-			numeric.Convert(net.Layers[i].Centroids, l.Centroids)
-			numeric.Convert(net.Layers[i].Beta, l.Beta)
-			numeric.Convert(net.Layers[i].Projections, l.Projections)
+			Near(t, fmt.Sprintf("initial centroids %d", i), l.Centroids, g.Layers[i].Centroids.Flat(), 1e-9)
+			Near(t, fmt.Sprintf("initial β %d", i), []float64{l.InitBeta}, Vector{g.Layers[i].InitBeta}, 1e-9)
+			kernels.Convert(net.Layers[i].Centroids, l.Centroids)
+			kernels.Convert(net.Layers[i].Beta, l.Beta)
+			kernels.Convert(net.Layers[i].Projections, l.Projections)
 			net.Layers[i].InitBeta = l.InitBeta
 		}
-		x := headtest.Values[T](g.Data.Flat())
-		adam := numeric.NewAdam(net.Params())
+		x := Values[T](g.Data.Flat())
+		adam := newAdam(net.Params())
 		var losses []float64
 		for step := range 20 {
 			from := step % 2 * 15
 			losses = append(losses, net.Step(x[from*2:(from+15)*2], g.Labels[from:from+15]))
 			adam.Step(g.LR)
 		}
-		headtest.Near(t, "losses", losses, g.Losses, tol)
+		Near(t, "losses", losses, g.Losses, tol)
 		nearParams(t, "final", net.rbfNetwork, false, g.Final, tol)
 		net.Refresh()
 		// The rounding of ‖x‖² − 2x·c + ‖c‖² in float32 shows 20 steps later, also
 		// in PyTorch (0.5e-5), and its sign depends on the kernels.
 		net.forward(x, len(g.Data))
-		headtest.Near(t, "final log φ", net.Output(len(g.Data)), g.FinalLogPred.Flat(), 2*tol)
+		Near(t, "final log φ", net.Output(len(g.Data)), g.FinalLogPred.Flat(), 2*tol)
 	}
 }
 
 func TestGoldenInitialiseAndTrain(t *testing.T) {
 	var g goldenTraining
-	headtest.Golden(t, "init_and_train.json", &g)
-	headtest.Both(t, "20 steps", checkTraining[float32](g), checkTraining[float64](g))
+	Golden(t, "init_and_train.json", &g)
+	Both(t, "20 steps", checkTraining[float32](g), checkTraining[float64](g))
 }
 
 // TestGoldensWithAllKernels runs the other tests with the kernels that this
 // machine has but does not use.
 func TestGoldensWithAllKernels(t *testing.T) {
-	headtest.WithAllKernels(t, "^Test(Golden|TrainLearns|Gradients)")
+	WithAllKernels(t, "^Test(Residual)?(Golden|TrainLearns|Gradients)")
 }

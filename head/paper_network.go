@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // PaperNetwork is the paper's network, trained. It implements head.Network.
@@ -73,14 +73,14 @@ func (n *PaperNetwork) Validate() error {
 }
 
 // network is a Network with buffers to compute in. It serves one goroutine.
-type network[T numeric.Real] struct {
+type network[T kernels.Real] struct {
 	*rbfNetwork[T]
 	first []T // [B], log dep before the first layer: 0
 }
 
 // compute copies a network's parameters into one with buffers for batches of up
 // to batch rows.
-func compute[T numeric.Real](n *PaperNetwork, batch int) *network[T] {
+func compute[T kernels.Real](n *PaperNetwork, batch int) *network[T] {
 	return &network[T]{newRBF[T](n.Settings(), n.Layers, batch), make([]T, batch)}
 }
 
@@ -183,7 +183,7 @@ func (t *trainer) Draw(rng Random) {
 func (t *trainer) Start(ctx context.Context, x []float32, b int, _ features.Rows, rng Random) error {
 	network := compute[float64](t.model, b)
 	rows := make([]float64, b*t.model.Dim())
-	numeric.Convert(rows, x[:len(rows)])
+	kernels.Convert(rows, x[:len(rows)])
 	if err := network.initialise(ctx, rows, b, rng); err != nil {
 		return err
 	}
@@ -225,5 +225,5 @@ func (e *evaluator) Predict(logConfidences, scores, z []float64) {
 func (e *evaluator) Represent(dst []float32, z []float64) {
 	b := len(z) / e.d
 	e.forward(z, b)
-	numeric.Convert(dst, e.Inputs(e.Last(), b))
+	kernels.Convert(dst, e.Inputs(e.Last(), b))
 }

@@ -14,8 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
@@ -57,7 +56,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 		m := drawHead(t, 1, 1.5, 2, 2.7, 3)
 		const n = 3
 		x := make([]float64, n*m.Dim())
-		numeric.Convert(x, headtest.DrawRows(t, m.Dim(), n))
+		kernels.Convert(x, DrawRows(t, m.Dim(), n))
 		labels := []int{0, m.Classes() - 1, m.Classes() / 2}
 		net := compute[float64](m, n)
 		net.GInput = make([]float64, len(x))
@@ -67,10 +66,10 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 		}
 		net.Step(x, labels)
 		params, gradients := net.Params()
-		headtest.CheckGradients(t, append(params, x), append(gradients, headtest.Transpose(net.GInput, m.Dim())), func() float64 {
+		CheckGradients(t, append(params, x), append(gradients, Transpose(net.GInput, m.Dim())), func() float64 {
 			net.Refresh()
 			net.forward(x, n)
-			return entries * numeric.LogBCE(net.Last().Weights, labels, nil)
+			return entries * logBCE(net.Last().Weights, labels, nil)
 		})
 	})
 }
@@ -80,7 +79,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 func TestConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1, 2, 3)
-		x := headtest.DrawRows(t, m.Dim(), 70) // more than a batch
+		x := DrawRows(t, m.Dim(), 70) // more than a batch
 		for i, l := range of(m).LogConfidences(x) {
 			if math.IsNaN(l) || l > 0 {
 				t.Fatalf("log φ %d = %g", i, l)
@@ -104,7 +103,7 @@ func TestConfidenceIsBounded(t *testing.T) {
 func TestPredictorsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1.5, 2)
-		x := headtest.DrawRows(t, m.Dim(), 300)
+		x := DrawRows(t, m.Dim(), 300)
 		all := of(m).LogConfidences(x)
 		p := of(m).NewPredictor()
 		row := make([]float64, m.Classes())
@@ -135,7 +134,7 @@ func bytesOf(m *Head) []byte {
 }
 
 func TestTrainLearnsAndRepeats(t *testing.T) {
-	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2)
+	train, val := Blobs(600, 6, 4, 1), Blobs(200, 6, 4, 2)
 	cfg, opts := Paper{Layers: 3, Centroids: 12, Projection: 10}, TrainOptions{Epochs: 30, Batch: 50, LR: 1e-2, Seed: 7}
 	m, epochs, err := Train(context.Background(), cfg, train, val, 4, opts)
 	if err != nil {
@@ -172,7 +171,7 @@ func TestTrainStopsWhenCancelled(t *testing.T) {
 			cancel()
 		}
 	}}
-	_, epochs, err := Train(ctx, Paper{Layers: 2}, headtest.Blobs(300, 4, 3, 1), features.Rows{}, 3, opts)
+	_, epochs, err := Train(ctx, Paper{Layers: 2}, Blobs(300, 4, 3, 1), features.Rows{}, 3, opts)
 	if !errors.Is(err, context.Canceled) || len(epochs) != 3 {
 		t.Errorf("%d epochs, %v", len(epochs), err)
 	}
@@ -183,17 +182,17 @@ func TestTrainStopsWhenCancelled(t *testing.T) {
 func TestInitialisationStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, _, err := Train(ctx, Paper{Norm: 2.5, Centroids: 400}, headtest.Blobs(1000, 1000, 10, 1), features.Rows{}, 10, TrainOptions{Batch: 1000})
+	_, _, err := Train(ctx, Paper{Norm: 2.5, Centroids: 400}, Blobs(1000, 1000, 10, 1), features.Rows{}, 10, TrainOptions{Batch: 1000})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestTrainRefuses(t *testing.T) {
-	good := headtest.Blobs(20, 3, 2, 1)
-	nan := headtest.Blobs(20, 3, 2, 1)
+	good := Blobs(20, 3, 2, 1)
+	nan := Blobs(20, 3, 2, 1)
 	nan.X[7] = float32(math.NaN())
-	outside := headtest.Blobs(20, 3, 2, 1)
+	outside := Blobs(20, 3, 2, 1)
 	outside.Labels[3] = 2
 	tests := map[string]struct {
 		cfg   Paper
@@ -274,7 +273,7 @@ func BenchmarkStep(b *testing.B) {
 		{name: "cifar10-512-k1", d: 512, layers: 4, c: 10, norm: 1},
 	} {
 		b.Run(shape.name, func(b *testing.B) {
-			data := headtest.Blobs(256, shape.d, min(shape.c, shape.d), 1)
+			data := Blobs(256, shape.d, min(shape.c, shape.d), 1)
 			cfg, _ := Paper{Layers: shape.layers, Norm: shape.norm}.withDefaults()
 			m := newNetwork(cfg, shape.d, shape.c)
 			t := &trainer{compute[float32](m, 128), m}
@@ -283,7 +282,7 @@ func BenchmarkStep(b *testing.B) {
 			if err := t.Start(b.Context(), data.X, 128, data, rng); err != nil {
 				b.Fatal(err)
 			}
-			adam := numeric.NewAdam(t.Params())
+			adam := newAdam(t.Params())
 			labels := make([]int, 128)
 			for i := range labels {
 				labels[i] = int(data.Labels[i])
@@ -300,7 +299,7 @@ func BenchmarkStep(b *testing.B) {
 }
 
 func BenchmarkPredict(b *testing.B) {
-	data := headtest.Blobs(1024, 768, 10, 1)
+	data := Blobs(1024, 768, 10, 1)
 	cfg, _ := Paper{}.withDefaults()
 	p := of(newNetwork(cfg, 768, 10)).NewPredictor()
 	dst := make([]float64, 1024*10)
@@ -318,7 +317,7 @@ func TestRepresentations(t *testing.T) {
 		m := drawHead(t, 2)
 		m.NoDepression = true
 		const n = 3
-		x := headtest.DrawRows(t, m.Dim(), n)
+		x := DrawRows(t, m.Dim(), n)
 		r, l := of(m).Representations(x), of(m).LogConfidences(x)
 		last := m.Layers[len(m.Layers)-1]
 		if m.Width() != last.In || len(r) != n*last.In {

@@ -336,13 +336,7 @@ func (p *problem) narrow() bool {
 // features.
 func (p *problem) narrowSums(theta []float64, gradients bool) func() func(int, int, []float32, []int) {
 	d, k := p.rows.D, len(p.labels)
-	mean, scale, weights := make([]float32, d), make([]float32, d), make([]float32, len(theta))
-	for j := range d {
-		mean[j], scale[j] = float32(p.mean[j]), float32(p.scale[j])
-	}
-	for i, v := range theta {
-		weights[i] = float32(v)
-	}
+	mean, scale, weights := kernels.Converted[float32](p.mean), kernels.Converted[float32](p.scale), kernels.Converted[float32](theta)
 	bias := weights[k*d:]
 	return func() func(int, int, []float32, []int) {
 		products, vectors := kernels.NewProducts[float32](), kernels.VectorsOf[float32]()

@@ -116,9 +116,7 @@ func (r *reduction) rows(ctx context.Context, data features.Rows, memory int64) 
 		}
 		z := z[:len(part)*r.r]
 		linalg.NT(len(part), r.r, r.d, x[:len(part)*r.d], r.axes, z)
-		for i, v := range z {
-			out.X[at*r.r+i] = float32(v)
-		}
+		kernels.Convert(out.X[at*r.r:], z)
 		for i, row := range part {
 			out.Labels[at+i] = data.Labels[row]
 		}
@@ -132,7 +130,7 @@ func (r *reduction) project(c *Conditioning) {
 	if c.Dims > 0 {
 		dims = min(dims, c.Dims)
 	}
-	copyTo(c.Mean, r.mean)
+	kernels.Convert(c.Mean, r.mean)
 	c.Matrix = make([]float32, r.d*dims)
 	for e := range dims {
 		for j, v := range r.axes[e*r.d : (e+1)*r.d] {
@@ -204,14 +202,11 @@ func fitReduced(ctx context.Context, train, validation features.Rows, classes in
 		c.Mean[j] = float32(mean)
 	}
 	e := within.Out()
-	w := make([]float64, len(within.Matrix))
-	for i, v := range within.Matrix {
-		w[i] = float64(v)
-	}
+	w := kernels.Converted[float64](within.Matrix)
 	joined := make([]float64, r.d*e)
 	kernels.NewProducts[float64]().TN(r.d, e, r.r, 1, r.axes, w, 0, joined)
 	c.Matrix = make([]float32, len(joined))
-	copyTo(c.Matrix, joined)
+	kernels.Convert(c.Matrix, joined)
 	return c, c.Validate()
 }
 

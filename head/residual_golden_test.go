@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
@@ -16,40 +14,40 @@ import (
 // hidden layers (at commit e38c0549, scripts/research/golden.py). They are in the coordinates of
 // the golden's own whitening, which differ from ours by a rotation.
 type golden struct {
-	X, XV        headtest.Matrix
+	X, XV        Matrix
 	Y, YV        []int64
 	O            int
 	Recovery     float64
 	Conditioning struct {
 		Shrinkage    float64
-		Mean         headtest.Vector
-		Gram, Matrix headtest.Matrix
+		Mean         Vector
+		Gram, Matrix Matrix
 	}
 	Density struct {
-		Means  headtest.Matrix
+		Means  Matrix
 		R50, R float64
-		X      headtest.Matrix
-		M      headtest.Vector
-		LogDep headtest.Vector `json:"log_dep"`
+		X      Matrix
+		M      Vector
+		LogDep Vector `json:"log_dep"`
 	}
-	FirstBeta   float64                    `json:"first_beta"`
-	FirstMeans  headtest.Matrix            `json:"first_means"`
-	FirstWidths map[string]headtest.Number `json:"first_widths"`
+	FirstBeta   float64           `json:"first_beta"`
+	FirstMeans  Matrix            `json:"first_means"`
+	FirstWidths map[string]Number `json:"first_widths"`
 	Parameters  struct {
-		C0, A0, C1, A1, M headtest.Matrix
-		B0, B1, B         headtest.Vector
+		C0, A0, C1, A1, M Matrix
+		B0, B1, B         Vector
 		BInit0, BInit1    float64
 	}
-	U, UV     headtest.Matrix
+	U, UV     Matrix
 	Labels    []int
-	L         headtest.Matrix
-	LogPhi    headtest.Matrix `json:"log_phi"`
-	Loss      headtest.Number
+	L         Matrix
+	LogPhi    Matrix `json:"log_phi"`
+	Loss      Number
 	Gradients struct {
-		C0, A0, C1, A1, M, U headtest.Matrix
-		B0, B1, B            headtest.Vector
+		C0, A0, C1, A1, M, U Matrix
+		B0, B1, B            Vector
 	}
-	Gen, Score headtest.Vector
+	Gen, Score Vector
 	Constants  struct {
 		NearMean      float64 `json:"m_mean"`
 		NearDeviation float64 `json:"m_std"`
@@ -60,12 +58,12 @@ type golden struct {
 
 func readGolden(t *testing.T) (g golden) {
 	t.Helper()
-	headtest.ReadGolden(t, "testdata/residual.json", &g)
+	ReadGolden(t, "testdata/residual.json", &g)
 	return g
 }
 
 // condition conditions rows with the golden's own map.
-func (g *golden) condition(x headtest.Matrix) (z []float64) {
+func (g *golden) condition(x Matrix) (z []float64) {
 	for _, row := range x {
 		var length float64
 		for _, v := range row {
@@ -82,10 +80,10 @@ func (g *golden) condition(x headtest.Matrix) (z []float64) {
 	return z
 }
 
-func (g *golden) data(x headtest.Matrix, labels []int64) features.Rows {
+func (g *golden) data(x Matrix, labels []int64) features.Rows {
 	wide := g.condition(x)
 	data := features.All(make([]float32, len(wide)), len(wide)/len(x), labels)
-	numeric.Convert(data.X, wide)
+	kernels.Convert(data.X, wide)
 	return data
 }
 
@@ -94,8 +92,8 @@ func (g *golden) data(x headtest.Matrix, labels []int64) features.Rows {
 func TestGoldenConditioning(t *testing.T) {
 	g := readGolden(t)
 	d := len(g.X[0])
-	data := func(x headtest.Matrix, labels []int64) features.Rows {
-		return features.All(headtest.Float32s(x.Flat()), d, labels)
+	data := func(x Matrix, labels []int64) features.Rows {
+		return features.All(Float32s(x.Flat()), d, labels)
 	}
 	c, err := FitConditioning(t.Context(), data(g.X, g.Y), data(g.XV, g.YV), 3, ConditioningOptions{Kind: Whiten, L2: true})
 	if err != nil {
@@ -104,7 +102,7 @@ func TestGoldenConditioning(t *testing.T) {
 	if c.Shrinkage != g.Conditioning.Shrinkage {
 		t.Errorf("shrinkage %g, want %g", c.Shrinkage, g.Conditioning.Shrinkage)
 	}
-	headtest.Near(t, "mean", c.Mean, g.Conditioning.Mean, 1e-6)
+	Near(t, "mean", c.Mean, g.Conditioning.Mean, 1e-6)
 	var gram []float64
 	for i := range d {
 		for j := range d {
@@ -115,7 +113,7 @@ func TestGoldenConditioning(t *testing.T) {
 			gram = append(gram, sum)
 		}
 	}
-	headtest.Near(t, "W Wᵀ", gram, g.Conditioning.Gram.Flat(), 1e-5)
+	Near(t, "W Wᵀ", gram, g.Conditioning.Gram.Flat(), 1e-5)
 }
 
 func TestGoldenDensity(t *testing.T) {
@@ -124,22 +122,22 @@ func TestGoldenDensity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	headtest.Near(t, "class means", fitted.Means, g.Density.Means.Flat(), 1e-6)
-	headtest.Near(t, "r50 and r", []float64{fitted.Middle, fitted.Radius}, headtest.Vector{headtest.Number(g.Density.R50), headtest.Number(g.Density.R)}, 1e-5)
+	Near(t, "class means", fitted.Means, g.Density.Means.Flat(), 1e-6)
+	Near(t, "r50 and r", []float64{fitted.Middle, fitted.Radius}, Vector{Number(g.Density.R50), Number(g.Density.R)}, 1e-5)
 
 	// With the golden's own means and radii, in float64.
 	fitted.Middle, fitted.Radius = g.Density.R50, g.Density.R
 	m := fitted.measure()
-	means := headtest.Values[float64](g.Density.Means.Flat())
+	means := Values[float64](g.Density.Means.Flat())
 	m.means = kernels.NewRightTransposed(len(m.sq), m.d, means)
 	m.SumSquares(m.sq, means)
 	distances, logDep := make([]float64, len(g.Density.X)), make([]float64, len(g.Density.X))
 	m.distances(distances, g.condition(g.Density.X), len(distances))
-	headtest.Near(t, "m", distances, g.Density.M, 1e-9)
+	Near(t, "m", distances, g.Density.M, 1e-9)
 	for i, v := range g.Density.M {
 		logDep[i] = fitted.logDep(float64(v))
 	}
-	headtest.Near(t, "log dep₀", logDep, g.Density.LogDep, 1e-12)
+	Near(t, "log dep₀", logDep, g.Density.LogDep, 1e-12)
 }
 
 func TestGoldenFirstWidth(t *testing.T) {
@@ -156,7 +154,7 @@ func TestGoldenFirstWidth(t *testing.T) {
 			}
 			data.Index = append(data.Index, i)
 		}
-		means := headtest.Values[float64](g.FirstMeans.Flat())
+		means := Values[float64](g.FirstMeans.Flat())
 		for i := range means {
 			means[i] *= k
 		}
@@ -164,9 +162,9 @@ func TestGoldenFirstWidth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		headtest.Near(t, "width of rows "+times+" times as large", []float64{got}, headtest.Vector{want}, 1e-12)
+		Near(t, "width of rows "+times+" times as large", []float64{got}, Vector{want}, 1e-12)
 		if k == 1 {
-			headtest.Near(t, "β", []float64{inverseSoftplus(got)}, headtest.Vector{headtest.Number(g.FirstBeta)}, 1e-12)
+			Near(t, "β", []float64{inverseSoftplus(got)}, Vector{Number(g.FirstBeta)}, 1e-12)
 		}
 	}
 }
@@ -174,20 +172,20 @@ func TestGoldenFirstWidth(t *testing.T) {
 // network returns the golden's head with parameters rounded to float32.
 func (g *golden) network() *ResidualNetwork {
 	p := g.Parameters
-	hidden := func(c, a headtest.Matrix, b headtest.Vector, init float64) Layer {
-		return Layer{In: g.O, N: len(b), Out: g.O, Centroids: headtest.Float32s(c.Flat()), Beta: headtest.Float32s(b), InitBeta: float32(init), Projections: headtest.Float32s(a.Flat())}
+	hidden := func(c, a Matrix, b Vector, init float64) Layer {
+		return Layer{In: g.O, N: len(b), Out: g.O, Centroids: Float32s(c.Flat()), Beta: Float32s(b), InitBeta: float32(init), Projections: Float32s(a.Flat())}
 	}
 	return &ResidualNetwork{
 		Recovery: g.Recovery,
 		Layers: []Layer{
 			hidden(p.C0, p.A0, p.B0, p.BInit0), hidden(p.C1, p.A1, p.B1, p.BInit1),
-			{In: g.O, N: len(p.B), Centroids: headtest.Float32s(p.M.Flat()), Beta: headtest.Float32s(p.B)},
+			{In: g.O, N: len(p.B), Centroids: Float32s(p.M.Flat()), Beta: Float32s(p.B)},
 		},
-		Density: &Density{D: len(g.X[0]), Means: headtest.Float32s(g.Density.Means.Flat()), Middle: g.Density.R50, Radius: g.Density.R},
+		Density: &Density{D: len(g.X[0]), Means: Float32s(g.Density.Means.Flat()), Middle: g.Density.R50, Radius: g.Density.R},
 	}
 }
 
-func residualCheckNetwork[T numeric.Real](g golden) func(*testing.T, float64) {
+func residualCheckNetwork[T kernels.Real](g golden) func(*testing.T, float64) {
 	return func(t *testing.T, tol float64) {
 		net, p := residualCompute[T](g.network(), len(g.U)), g.Parameters
 		setParams(net.rbfNetwork, goldenParams{ // not rounded to float32
@@ -196,26 +194,26 @@ func residualCheckNetwork[T numeric.Real](g golden) func(*testing.T, float64) {
 		net.Layers[0].InitBeta, net.Layers[1].InitBeta = p.BInit0, p.BInit1
 		var x []T
 		for i, row := range g.U {
-			x = append(append(x, headtest.Values[T](row)...), T(g.Density.LogDep[i]))
+			x = append(append(x, Values[T](row)...), T(g.Density.LogDep[i]))
 		}
 		net.GInput = make([]T, len(g.U)*g.O)
 		net.Refresh()
 		net.forward(x, len(g.U))
-		headtest.Near(t, "l", net.outputLogits(len(g.U)), g.L.Flat(), tol)
-		headtest.Near(t, "log φ", net.Output(len(g.U)), g.LogPhi.Flat(), tol)
+		Near(t, "l", net.outputLogits(len(g.U)), g.L.Flat(), tol)
+		Near(t, "log φ", net.Output(len(g.U)), g.LogPhi.Flat(), tol)
 		loss := net.Step(x, g.Labels)
-		headtest.Near(t, "loss", []float64{loss}, headtest.Vector{g.Loss}, tol)
+		Near(t, "loss", []float64{loss}, Vector{g.Loss}, tol)
 		d := g.Gradients
 		nearParams(t, "gradient", net.rbfNetwork, true, goldenParams{
 			{Centroids: d.C0, Beta: d.B0, Projections: d.A0}, {Centroids: d.C1, Beta: d.B1, Projections: d.A1}, {Centroids: d.M, Beta: d.B},
 		}, tol)
-		headtest.Near(t, "gradient by u", headtest.Transpose(net.GInput, g.O), d.U.Flat(), tol)
+		Near(t, "gradient by u", Transpose(net.GInput, g.O), d.U.Flat(), tol)
 	}
 }
 
 func TestResidualGoldenNetworks(t *testing.T) {
 	g := readGolden(t)
-	headtest.Both(t, "two hidden layers", residualCheckNetwork[float32](g), residualCheckNetwork[float64](g))
+	Both(t, "two hidden layers", residualCheckNetwork[float32](g), residualCheckNetwork[float64](g))
 }
 
 func TestGoldenScore(t *testing.T) {
@@ -224,11 +222,11 @@ func TestGoldenScore(t *testing.T) {
 	score := HeadScore{Nearness: Scale{Mean: -c.NearMean, Deviation: c.NearDeviation}, Decision: Scale{Mean: c.GenMean, Deviation: c.GenDeviation}}
 	var gens, scores []float64
 	for i, l := range g.L {
-		gens = append(gens, decision(headtest.Values[float64](l)))
-		scores = append(scores, score.of(float64(g.Density.M[i]), decision(headtest.Values[float64](l))))
+		gens = append(gens, decision(Values[float64](l)))
+		scores = append(scores, score.of(float64(g.Density.M[i]), decision(Values[float64](l))))
 	}
-	headtest.Near(t, "G", gens, g.Gen, 1e-12)
-	headtest.Near(t, "score", scores, g.Score, 1e-12)
+	Near(t, "G", gens, g.Gen, 1e-12)
+	Near(t, "score", scores, g.Score, 1e-12)
 
 	// The whole head, its parameters rounded to float32, on conditioned rows.
 	m, val := g.network(), g.data(g.XV, g.YV)
@@ -236,12 +234,12 @@ func TestGoldenScore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	headtest.Near(t, "scale of −m", []float64{fitted.Nearness.Mean, fitted.Nearness.Deviation}, headtest.Vector{headtest.Number(-c.NearMean), headtest.Number(c.NearDeviation)}, 1e-6)
-	headtest.Near(t, "scale of G", []float64{fitted.Decision.Mean, fitted.Decision.Deviation}, headtest.Vector{headtest.Number(c.GenMean), headtest.Number(c.GenDeviation)}, 1e-6)
+	Near(t, "scale of −m", []float64{fitted.Nearness.Mean, fitted.Nearness.Deviation}, Vector{Number(-c.NearMean), Number(c.NearDeviation)}, 1e-6)
+	Near(t, "scale of G", []float64{fitted.Decision.Mean, fitted.Decision.Deviation}, Vector{Number(c.GenMean), Number(c.GenDeviation)}, 1e-6)
 	m.Score = fitted
 	logPhi, got := residualOf(m).Predict(g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
-	headtest.Near(t, "log φ of the head", logPhi, g.LogPhi.Flat(), 1e-6)
-	headtest.Near(t, "score of the head", got, g.Score, 1e-5)
+	Near(t, "log φ of the head", logPhi, g.LogPhi.Flat(), 1e-6)
+	Near(t, "score of the head", got, g.Score, 1e-5)
 }
 
 // TestDecisionOfManyClasses compares G with its definition for the 100 largest of
@@ -272,10 +270,4 @@ func TestDecisionOfManyClasses(t *testing.T) {
 	if got, want := decision([]float64{0, -50}), -2*math.Exp(-5); math.Abs(got-want) > 1e-12 {
 		t.Errorf("of a certain row: %g, want %g", got, want)
 	}
-}
-
-// TestResidualGoldensWithAllKernels runs the other tests with the kernels that this
-// machine has but does not use.
-func TestResidualGoldensWithAllKernels(t *testing.T) {
-	headtest.WithAllKernels(t, "^Test(Golden|TrainLearns|Gradients)")
 }

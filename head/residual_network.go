@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // ResidualNetwork is the residual network, trained. It implements head.Network.
@@ -82,7 +82,7 @@ func (n *ResidualNetwork) Validate() error {
 
 // residualNetwork holds a Network's layers with buffers to compute in. It serves one
 // goroutine.
-type residualNetwork[T numeric.Real] struct {
+type residualNetwork[T kernels.Real] struct {
 	*rbfNetwork[T]
 	rows   []T // [B, E], the first features
 	dep    []T // [B], log dep₀
@@ -99,7 +99,7 @@ type residualNetwork[T numeric.Real] struct {
 
 // residualCompute copies a network's parameters into one with buffers for batches of up
 // to batch rows.
-func residualCompute[T numeric.Real](n *ResidualNetwork, batch int) *residualNetwork[T] {
+func residualCompute[T kernels.Real](n *ResidualNetwork, batch int) *residualNetwork[T] {
 	vector := func(n int) []T { return make([]T, n) }
 	e, classes := n.Width(), n.Classes()
 	return &residualNetwork[T]{
@@ -157,7 +157,7 @@ func (net *residualNetwork[T]) forward(x []T, b int) {
 			continue
 		}
 		for c := range last.N {
-			if v := &last.Weights[c*b+i]; *v >= numeric.LogShift {
+			if v := &last.Weights[c*b+i]; *v >= logShift {
 				*v = 0
 			}
 		}
@@ -307,5 +307,5 @@ func (e *residualEvaluator) Terms(nearness, decision []float64) {
 // layers.
 func (e *residualEvaluator) Represent(dst []float32, z []float64) {
 	e.forward(z)
-	numeric.Convert(dst, e.Inputs(e.Last(), len(z)/e.measure.d))
+	kernels.Convert(dst, e.Inputs(e.Last(), len(z)/e.measure.d))
 }

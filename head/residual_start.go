@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -48,7 +48,7 @@ func (net *residualNetwork[T]) start(ctx context.Context, train, val features.Ro
 	rows := features.Sample(train.Index, startRows, rng.Float64)
 	u, half := make([]T, len(rows)*e), len(rows)/2
 	for i, r := range rows {
-		numeric.Convert(u[i*e:], train.Row(r)[:e])
+		kernels.Convert(u[i*e:], train.Row(r)[:e])
 	}
 	for _, l := range net.Hidden() {
 		if err := plusPlus(ctx, l.Centroids, e, u[:half*e], net.K, rng); err != nil {
@@ -116,7 +116,7 @@ func (net *residualNetwork[T]) start(ctx context.Context, train, val features.Ro
 // weights do not point to the class means at all, or if v is more than mostMoved
 // times the longest s·a_c: classes that cannot be told apart differ in their biases
 // only, which far centroids would have to express.
-func moveTo[T numeric.Real](l *Linear, centroids, counts []T) {
+func moveTo[T kernels.Real](l *Linear, centroids, counts []T) {
 	e, k := len(centroids)/len(counts), len(l.Weights)/len(l.Bias)
 	var classes []int
 	for c, n := range counts {
@@ -180,7 +180,7 @@ func flat(m *mat.Dense) mat.Vector {
 // to mostRows rows of such classes. The bound matters: rows that are classified
 // without an error (the images that a backbone was trained on) would make the
 // width infinite.
-func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data features.Rows) (float64, error) {
+func firstWidth[T kernels.Real](ctx context.Context, centroids, counts []T, data features.Rows) (float64, error) {
 	data.Index = features.Spread(data.Index, residualMostRows)
 	rows, classes := data.Index, len(counts)
 	e := len(centroids) / classes
@@ -188,15 +188,15 @@ func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data
 	for i, r := range rows {
 		labels[i] = int(data.Labels[r])
 	}
-	vectors := numeric.New[T]()
+	vectors := newArithmetic[T]()
 	vectors.SumSquares(sq, centroids)
 	err := parallel.Ranges(ctx, len(rows), BatchRows, func() func(from, to int) error {
-		kernel := numeric.New[T]()
+		kernel := newArithmetic[T]()
 		x, xsq, d := make([]T, BatchRows*e), make([]T, BatchRows), make([]T, BatchRows*classes)
 		return func(from, to int) error {
 			b := to - from
 			for i, r := range rows[from:to] {
-				numeric.Convert(x[i*e:(i+1)*e], data.Row(r)[:e])
+				kernels.Convert(x[i*e:(i+1)*e], data.Row(r)[:e])
 			}
 			kernel.SumSquares(xsq[:b], x[:b*e])
 			kernel.NT(b, classes, e, -2, x[:b*e], centroids, 0, d)
@@ -222,7 +222,7 @@ func firstWidth[T numeric.Real](ctx context.Context, centroids, counts []T, data
 				for c := range l {
 					l[c] = -widths[step] * dist[i*classes+c]
 				}
-				losses[step] += numeric.CrossEntropy(l, labels[i:i+1], classes, nil)
+				losses[step] += crossEntropy(l, labels[i:i+1], classes, nil)
 			}
 			return ctx.Err()
 		}

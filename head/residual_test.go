@@ -10,8 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
@@ -78,10 +77,10 @@ func TestResidualGradientsAgainstFiniteDifferences(t *testing.T) {
 		net.GInput = make([]float64, n*e)
 		net.Step(rows(), labels)
 		params, gradients := net.Params()
-		headtest.CheckGradients(t, append(params, u), append(gradients, headtest.Transpose(net.GInput, e)), func() float64 {
+		CheckGradients(t, append(params, u), append(gradients, Transpose(net.GInput, e)), func() float64 {
 			net.Refresh()
 			net.forward(rows(), n)
-			return numeric.LogBCE(net.Last().Weights, labels, nil)
+			return logBCE(net.Last().Weights, labels, nil)
 		})
 	})
 }
@@ -102,7 +101,7 @@ func logSum(logPhi []float64) float64 {
 func TestResidualConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawNetwork(t)
-		x := headtest.DrawRows(t, m.Dim(), 70) // more than a batch
+		x := DrawRows(t, m.Dim(), 70) // more than a batch
 		d, classes := m.Dim(), m.Classes()
 		slack := 0.0 // by how much the hidden layers may raise the depression
 		for _, l := range m.Layers[:len(m.Layers)-1] {
@@ -124,8 +123,8 @@ func TestResidualConfidenceIsBounded(t *testing.T) {
 				for c := range classes {
 					z, mean := scaled[i*d:(i+1)*d], m.Density.Means[c*d:(c+1)*d]
 					wide, centre := make([]float64, d), make([]float64, d)
-					numeric.Convert(wide, z)
-					numeric.Convert(centre, mean)
+					kernels.Convert(wide, z)
+					kernels.Convert(centre, mean)
 					nearest = min(nearest, distance(2, wide, centre))
 				}
 				allowed := min(0, m.Density.logDep(nearest)+slack)
@@ -161,7 +160,7 @@ func TestFarRowsHaveALoss(t *testing.T) {
 	}
 	net.forward(x, rows)
 	for i, v := range net.Last().Weights[:3*rows] {
-		if !(v < numeric.LogShift) {
+		if !(v < logShift) {
 			t.Errorf("log φ of class %d and row %d is %v", i/rows, i%rows, v)
 		}
 	}
@@ -182,7 +181,7 @@ func TestOddRows(t *testing.T) {
 				ConditioningOptions: ConditioningOptions{L2: rapid.Bool().Draw(t, "L2")}, Mean: make([]float32, d), Scale: slices.Repeat([]float32{1}, d),
 			}
 		}
-		x := headtest.DrawRows(t, d, 5)
+		x := DrawRows(t, d, 5)
 		wantPhi, wantScores := m.Predict(x)
 		x[2*d+rapid.IntRange(0, d-1).Draw(t, "at")] = rapid.SampledFrom([]float32{
 			float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)),
@@ -203,7 +202,7 @@ func TestClassesPermute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawNetwork(t)
 		classes, e := m.Classes(), m.Layers[0].In
-		x := headtest.DrawRows(t, m.Dim(), 9)
+		x := DrawRows(t, m.Dim(), 9)
 		want, wantScores := residualOf(m).Predict(x)
 		order := make([]int, classes)
 		for c := range order {
@@ -237,7 +236,7 @@ func TestClassesPermute(t *testing.T) {
 // TestStartsAsItsClosedForm: before the first step a head of any depth is
 // the Gaussians at the class means with one width, times the density.
 func TestStartsAsItsClosedForm(t *testing.T) {
-	train, val := headtest.Blobs(200, 6, 3, 1), headtest.Blobs(60, 6, 3, 2)
+	train, val := Blobs(200, 6, 3, 1), Blobs(60, 6, 3, 2)
 	for layers := 1; layers <= 4; layers++ {
 		cfg, err := Residual{Layers: layers, Centroids: 7, Projection: 4}.withDefaults()
 		if err != nil {
@@ -260,7 +259,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		net.CopyTo(m.Layers)
-		width := numeric.Softplus(float64(m.Layers[layers-1].Beta[0]))
+		width := softplus(float64(m.Layers[layers-1].Beta[0]))
 		p := residualOf(m).NewPredictor()
 		logPhi := make([]float64, 3)
 		for _, r := range val.Index {
@@ -299,7 +298,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 // the softmax of the classifier's logits, up to the one factor that the validation
 // rows choose.
 func TestStartsAsALinearClassifier(t *testing.T) {
-	train, val := headtest.Blobs(200, 6, 3, 1), headtest.Blobs(60, 6, 3, 2)
+	train, val := Blobs(200, 6, 3, 1), Blobs(60, 6, 3, 2)
 	means, err := fitDensity(t.Context(), train, val, 3)
 	if err != nil {
 		t.Fatal(err)
@@ -366,7 +365,7 @@ func residualWhitened(t *testing.T, classes int, train, val features.Rows) (feat
 // TestUnseenClass: a class without training rows changes nothing for the
 // others, also if these overlap around its empty place.
 func TestUnseenClass(t *testing.T) {
-	train, val := headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2)
+	train, val := Blobs(600, 6, 4, 1), Blobs(200, 6, 4, 2)
 	for _, d := range []features.Rows{train, val} {
 		for i := range d.X {
 			d.X[i] += float32(math.Sin(float64(i * i)))
@@ -401,7 +400,7 @@ func TestUnseenClass(t *testing.T) {
 
 // TestTrainLearns checks accuracy, and confidence far away.
 func TestTrainLearns(t *testing.T) {
-	train, val := residualWhitened(t, 4, headtest.Blobs(600, 6, 4, 1), headtest.Blobs(200, 6, 4, 2))
+	train, val := residualWhitened(t, 4, Blobs(600, 6, 4, 1), Blobs(200, 6, 4, 2))
 	for layers := 1; layers <= 3; layers++ {
 		m, epochs, err := Train(t.Context(), Residual{Layers: layers, Centroids: 20}, train, val, 4, TrainOptions{Epochs: 10, LR: 3e-3, Schedule: Cosine})
 		if err != nil {
@@ -438,7 +437,7 @@ func TestTrainLearns(t *testing.T) {
 // TestTrainOnOddData: training ends with a valid head or an error.
 func TestTrainOnOddData(t *testing.T) {
 	first := func(n int) features.Rows {
-		data := headtest.Blobs(60, 3, 3, 1)
+		data := Blobs(60, 3, 3, 1)
 		data.Index = data.Index[:n]
 		return data
 	}
@@ -446,29 +445,29 @@ func TestTrainOnOddData(t *testing.T) {
 	for i := range 40 {
 		equal.Labels[i], equal.Index = int64(i%3), append(equal.Index, i)
 	}
-	copies := headtest.Blobs(60, 3, 3, 1)
+	copies := Blobs(60, 3, 3, 1)
 	for i := range copies.X {
 		copies.X[i] = copies.X[i%27] // nine rows, again and again
 	}
-	huge := headtest.Blobs(60, 3, 3, 1)
+	huge := Blobs(60, 3, 3, 1)
 	huge.X[4] = 1e30
-	allHuge := headtest.Blobs(60, 3, 3, 1)
+	allHuge := Blobs(60, 3, 3, 1)
 	for i := range allHuge.X {
 		allHuge.X[i] *= 1e30
 	}
-	nan := headtest.Blobs(60, 3, 3, 1)
+	nan := Blobs(60, 3, 3, 1)
 	nan.X[4] = float32(math.NaN())
-	one := headtest.Blobs(60, 3, 1, 1)
+	one := Blobs(60, 3, 1, 1)
 	for name, tt := range map[string]struct {
 		train, val features.Rows
 		classes    int
 		diverges   bool
 	}{
-		"three classes":                  {train: first(60), val: headtest.Blobs(30, 3, 3, 2), classes: 3},
+		"three classes":                  {train: first(60), val: Blobs(30, 3, 3, 2), classes: 3},
 		"no validation rows":             {train: first(60), classes: 3},
 		"one class":                      {train: one, val: one, classes: 1},
-		"classes without rows":           {train: first(60), val: headtest.Blobs(30, 3, 3, 2), classes: 9},
-		"validation of unseen classes":   {train: one, val: headtest.Blobs(30, 3, 3, 2), classes: 3},
+		"classes without rows":           {train: first(60), val: Blobs(30, 3, 3, 2), classes: 9},
+		"validation of unseen classes":   {train: one, val: Blobs(30, 3, 3, 2), classes: 3},
 		"validation of unseen alone":     {train: one, val: features.Rows{X: []float32{1, 2, 3}, D: 3, Labels: []int64{2}, Index: []int{0}}, classes: 3},
 		"eight rows":                     {train: first(8), val: first(3), classes: 3},
 		"two rows":                       {train: first(2), classes: 3},
@@ -496,7 +495,7 @@ func TestTrainOnOddData(t *testing.T) {
 				}
 				logPhi, scores := m.Predict(first(60).X)
 				for _, v := range slices.Concat(logPhi, scores) {
-					if numeric.NotFinite(v) {
+					if notFinite(v) {
 						t.Fatalf("%d layers: log φ %v, scores %v", layers, logPhi, scores)
 					}
 				}

@@ -2,8 +2,6 @@ package head
 
 import (
 	"math"
-
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // Scale standardises a score with its mean and its standard deviation, so that
@@ -31,5 +29,5 @@ func (s Scale) Of(v float64) float64 { return (v - s.Mean) / s.Deviation }
 
 // Valid reports whether both are finite and the deviation is positive.
 func (s Scale) Valid() bool {
-	return !numeric.NotFinite(s.Mean) && !numeric.NotFinite(s.Deviation) && s.Deviation > 0
+	return !notFinite(s.Mean) && !notFinite(s.Deviation) && s.Deviation > 0
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -47,7 +47,7 @@ func (n *ResidualNetwork) fitScore(ctx context.Context, data features.Rows) (*He
 		e, z := n.evaluator(), make([]float64, BatchRows*data.D)
 		return func(from, to int) error {
 			for i, r := range rows[from:to] {
-				numeric.Convert(z[i*data.D:], data.Row(r))
+				kernels.Convert(z[i*data.D:], data.Row(r))
 			}
 			logits := e.forward(z[:(to-from)*data.D])
 			for i := range to - from {
@@ -69,7 +69,7 @@ func (n *ResidualNetwork) fitScore(ctx context.Context, data features.Rows) (*He
 // decision returns G of l. It computes 1−p as the sum of the other p, because
 // rounding would lose it for p near 1.
 func decision(l []float64) float64 {
-	top, largest := slices.Max(l), numeric.Argmax(l)
+	top, largest := slices.Max(l), argmax(l)
 	var others float64 // Σ e^{l−top} without the largest
 	for c, v := range l {
 		if c != largest {

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -22,7 +22,7 @@ func (l *rbfLayer[T]) SetBeta(beta float64) {
 // drawn with a probability proportional to its distance ‖·‖_k^k from the
 // nearest centroid so far. Noise of deviation 1e-5 is added, which separates
 // copies if there are fewer rows than centroids. It stops with ctx.
-func plusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k norm, rng Random) error {
+func plusPlus[T kernels.Real](ctx context.Context, centroids []T, d int, x []T, k norm, rng Random) error {
 	nearest := make([]float64, len(x)/d)
 	for i := range nearest {
 		nearest[i] = math.Inf(1)
@@ -58,7 +58,7 @@ func plusPlus[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, 
 // the paper's code does. Each pass first assigns all rows to their nearest
 // centroids. Then it moves the centroids row by row with the step 1/v, where v
 // counts the rows assigned to the centroid so far. It stops with ctx.
-func webScale[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k norm, passes int) error {
+func webScale[T kernels.Real](ctx context.Context, centroids []T, d int, x []T, k norm, passes int) error {
 	counts := make([]T, len(centroids)/d)
 	nearest := make([]int, len(x)/d)
 	assign := func(from, to int) error {
@@ -95,7 +95,7 @@ func webScale[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, 
 // a Gaussian.
 //
 // If all rows are equal (d = 0), β is 1e4. It stops with ctx.
-func initialBeta[T numeric.Real](ctx context.Context, centroids []T, d int, x []T, k norm, reach float64) (float64, error) {
+func initialBeta[T kernels.Real](ctx context.Context, centroids []T, d int, x []T, k norm, reach float64) (float64, error) {
 	toCentroid := make([]float64, len(x)/d)
 	toRow := make([]float64, len(centroids)/d)
 	for i := range toCentroid {

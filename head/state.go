@@ -6,22 +6,22 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // State is a training run between two steps. With the same data and options it
-// is enough to continue with bit-identical results.
+// is enough to continue with bit-identical results. Its JSON is that of checkpoints,
+// which have the arrays beside it.
 type State struct {
-	Params    [][]float32 // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
-	M, V      [][]float32 // Adam's moments of each
-	Constants []float64   // what initialisation set and no step changes: β_init of each layer
-	Order     []int       // the order of the rows in the current epoch, or in the last
-	Random    []byte      // state of the random generator
-	Window    int         // rows that are shuffled together; 0 means all. A continued run keeps it
-	Steps     int         // since the start, at least 1
-	FirstLoss float64     // of the first step
-	LossSum   float64     // over the processed rows of the current epoch
-	Epochs    []Epoch     // that are complete; they also tell the learning rate
+	Params    [][]float32 `json:"-"`          // the arrays that training changes; of the layers of radial basis functions in turn the centroids, β and the projections
+	M, V      [][]float32 `json:"-"`          // Adam's moments of each
+	Constants []float64   `json:"constants"`  // what initialisation set and no step changes: β_init of each layer
+	Order     []int       `json:"-"`          // the order of the rows in the current epoch, or in the last
+	Random    []byte      `json:"-"`          // state of the random generator
+	Window    int         `json:"window"`     // rows that are shuffled together; 0 means all. A continued run keeps it
+	Steps     int         `json:"steps"`      // since the start, at least 1
+	FirstLoss float64     `json:"first_loss"` // of the first step
+	LossSum   float64     `json:"loss_sum"`   // over the processed rows of the current epoch
+	Epochs    []Epoch     `json:"epochs"`     // that are complete; they also tell the learning rate
 }
 
 // StoppedError is the error of a run that ended early and can be continued.
@@ -39,7 +39,7 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 // fitting is a run of fit: State, with the arrays where the head computes.
 type fitting struct {
 	m     Trainable
-	adam  *numeric.Adam[float32]
+	adam  *adam[float32]
 	opts  TrainOptions
 	order []int
 	windows
@@ -52,7 +52,7 @@ type fitting struct {
 }
 
 func newFitting(m Trainable, train features.Rows, opts TrainOptions, rng random) *fitting {
-	f := &fitting{m: m, adam: numeric.NewAdam(m.Params()), opts: opts, order: slices.Clone(train.Index), rng: rng}
+	f := &fitting{m: m, adam: newAdam(m.Params()), opts: opts, order: slices.Clone(train.Index), rng: rng}
 	f.windows = newWindows(train, opts.Batch)
 	if opts.Window != 0 {
 		f.window = max(0, opts.Window)

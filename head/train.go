@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss became NaN or
@@ -97,7 +96,8 @@ func (o TrainOptions) WithDefaults() (TrainOptions, error) {
 	return o, nil
 }
 
-// Epoch holds the results of one pass over the data.
+// Epoch holds the results of one pass over the data. Its JSON names are those of
+// detector files and checkpoints.
 type Epoch struct {
 	Epoch       int     `json:"epoch"`        // from 1
 	Steps       int     `json:"steps"`        // since the start
@@ -223,7 +223,7 @@ func Fit(ctx context.Context, m Trainable, train, val features.Rows, classes int
 				}
 			}
 			loss := m.Step(batch, labels[:len(rows)])
-			if notNumber(loss) {
+			if notFinite(loss) {
 				return f.epochs, diverged(loss)
 			}
 			if f.adam.Steps == 0 {
@@ -243,7 +243,7 @@ func Fit(ctx context.Context, m Trainable, train, val features.Rows, classes int
 		if e.TrainLoss > max(exploded*max(f.first, math.Log(float64(classes))), 1) {
 			return f.epochs, diverged(e.TrainLoss)
 		}
-		if notNumber(e.ValLoss) {
+		if notFinite(e.ValLoss) {
 			return f.epochs, diverged(e.ValLoss)
 		}
 		plateau.step(e.ValLoss)
@@ -275,7 +275,7 @@ func validate(ctx context.Context, m Trainable, val features.Rows, batch []float
 		loss += m.Loss(labels[:len(rows)]) * float64(len(rows))
 		classes := len(out) / len(rows)
 		for i, own := range labels[:len(rows)] {
-			if numeric.Argmax(out[i*classes:(i+1)*classes]) == own {
+			if argmax(out[i*classes:(i+1)*classes]) == own {
 				accuracy++
 			}
 		}

@@ -240,7 +240,7 @@ func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.M
 	}
 	rotate(w, axes)
 	c.Matrix = make([]float32, rows.D*rows.D)
-	copyTo(c.Matrix, w.RawMatrix().Data)
+	kernels.Convert(c.Matrix, w.RawMatrix().Data)
 	return c.Validate()
 }
 
@@ -271,9 +271,7 @@ func (c *Conditioning) Turn(w []float64) (a []float64, err error) {
 	}
 	kernels.UseBLAS()
 	m := mat.NewDense(d, d, nil)
-	for i, v := range c.Matrix {
-		m.RawMatrix().Data[i] = float64(v)
-	}
+	kernels.Convert(m.RawMatrix().Data, c.Matrix)
 	var inverse mat.Dense // of m, times wᵀ: the weights of z as it is
 	if err := inverse.Solve(m, mat.NewDense(k, d, w).T()); err != nil {
 		if poor := mat.Condition(0); !errors.As(err, &poor) || math.IsInf(float64(poor), 1) {
@@ -296,7 +294,7 @@ func (c *Conditioning) Turn(w []float64) (a []float64, err error) {
 			}
 		}
 	}
-	copyTo(c.Matrix, m.RawMatrix().Data)
+	kernels.Convert(c.Matrix, m.RawMatrix().Data)
 	return a, c.Validate()
 }
 

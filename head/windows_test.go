@@ -7,7 +7,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/headtest"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -38,7 +37,7 @@ func TestWindowsOrder(t *testing.T) {
 // TestWindowsFetchAhead: every block of an epoch is requested before its window
 // begins.
 func TestWindowsFetchAhead(t *testing.T) {
-	data := headtest.Paged(t, headtest.Blobs(1000, 5, 3, 1), 4000) // 100 rows a window
+	data := Paged(t, Blobs(1000, 5, 3, 1), 4000) // 100 rows a window
 	w := newWindows(data, 10)
 	if w.window != 100 {
 		t.Fatalf("a window of %d rows, want 100", w.window)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -97,7 +98,7 @@ func FitCORE(ctx context.Context, data *Data, head *Linear) (*CORE, error) {
 	err = parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 		x, done := scratch((to - from) * d)
 		defer done()
-		widen(x, data.Features(from, to))
+		kernels.Convert(x, data.Features(from, to))
 		z := make([]float64, (to-from)*head.Out)
 		head.Logits(z, x)
 		for i := range to - from {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -24,8 +25,8 @@ func NewLinear(weights, bias []float32) (*Linear, error) {
 		return nil, fmt.Errorf("a linear head of %d weights and %d biases", len(weights), c)
 	}
 	h := &Linear{In: len(weights) / c, Out: c, Weights: make([]float64, len(weights)), Bias: make([]float64, c)}
-	widen(h.Weights, weights)
-	widen(h.Bias, bias)
+	kernels.Convert(h.Weights, weights)
+	kernels.Convert(h.Bias, bias)
 	return h, nil
 }
 
@@ -98,7 +99,7 @@ func (m MLP) OfFeatures(x []float32) []float64 {
 	_ = parallel.Blocks(context.Background(), n, blockRows, func(from, to int) { // cannot fail
 		rows, done := scratch((to - from) * d)
 		defer done()
-		widen(rows, x[from*d:to*d])
+		kernels.Convert(rows, x[from*d:to*d])
 		m.Logits(logits[from*classes:to*classes], rows)
 	})
 	return logits

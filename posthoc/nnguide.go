@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -139,7 +140,7 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 	}
 	for first := 0; first < bank.N; first += rows {
 		unit := make([]float64, (min(first+rows, bank.N)-first)*d)
-		widen(unit, bank.Features(first, first+len(unit)/d))
+		kernels.Convert(unit, bank.Features(first, first+len(unit)/d))
 		normaliseRows(unit, d)
 		neighbour := make([]bool, len(unit)/d) // not rows of zeros, or that are not finite
 		for i := range neighbour {
@@ -152,7 +153,7 @@ func (g *guidance) some(ctx context.Context, rows int, x []float32, from, to int
 			wide, done := scratch(n*d + n*m + m)
 			defer done()
 			queries, cosines, values := wide[:n*d], wide[n*d:n*(d+m)], wide[n*(d+m):]
-			widen(queries, x[(from+i)*d:(from+end)*d])
+			kernels.Convert(queries, x[(from+i)*d:(from+end)*d])
 			normaliseRows(queries, d)
 			packed.times(m, d, queries, unit, cosines)
 			for q := i; q < end; q++ {

@@ -419,7 +419,7 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 	whole := make([]float64, n*c)
 	wide, done := scratch(len(x))
 	defer done()
-	widen(wide, x)
+	kernels.Convert(wide, x)
 	linalg.NT(n, c, r.bank.D, wide, r.total, whole)
 	for i, l := range length {
 		r.scores[at+i] += over(dot(whole[i*c:(i+1)*c], r.p[(at+i)*c:(at+i+1)*c]), l)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -82,7 +83,7 @@ func eachFeatures(ctx context.Context, dst []float64, b Batch, d int, l2 bool, s
 	return parallel.Blocks(ctx, len(dst), blockRows, func(from, to int) {
 		x, done := scratch((to - from) * d)
 		defer done()
-		widen(x, b.Features[from*d:to*d])
+		kernels.Convert(x, b.Features[from*d:to*d])
 		if l2 {
 			normaliseRows(x, d)
 		}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // TestStandardised: a score of standardised features is that of features which were
@@ -30,7 +32,7 @@ func TestStandardised(t *testing.T) {
 	data := NewData(x, d, labels, classes)
 	logits := make([]float64, n*classes)
 	wide := make([]float64, n*d)
-	widen(wide, x)
+	kernels.Convert(wide, x)
 	head.Logits(logits, wide)
 
 	mean, deviation := make([]float64, d), make([]float64, d)
@@ -117,7 +119,7 @@ func TestShare(t *testing.T) {
 	var batches []Batch
 	logits := make([]float64, n*classes)
 	wide := make([]float64, n*d)
-	widen(wide, x)
+	kernels.Convert(wide, x)
 	head.Logits(logits, wide)
 	for _, name := range []string{"react", "vim", "fdbd", "vra"} {
 		s, err := FitStandardised(t.Context(), name, Input{Train: NewData(x, d, labels, classes), LastLayer: head})

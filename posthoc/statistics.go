@@ -6,6 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
@@ -29,7 +30,7 @@ func (data *Data) rows(l2 bool) linalg.Rows {
 		r.Classes, r.Label = data.Classes, func(row int) int { return int(data.Labels[row]) }
 	}
 	r.Read = func(dst []float64, row int) {
-		widen(dst, data.Features(row, row+1))
+		kernels.Convert(dst, data.Features(row, row+1))
 		if l2 {
 			linalg.Normalise(dst)
 		}

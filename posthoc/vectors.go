@@ -8,12 +8,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
-func widen(dst []float64, src []float32) {
-	for i, v := range src {
-		dst[i] = float64(v)
-	}
-}
-
 // normaliseRows divides each row by its length; a row of zeros stays one.
 func normaliseRows(x []float64, d int) {
 	for row := range slices.Chunk(x, d) {

@@ -8,6 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
@@ -195,7 +196,7 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 	err = parallel.Blocks(ctx, data.N, blockRows, func(from, to int) {
 		x, done := scratch((to - from) * data.D)
 		defer done()
-		widen(x, data.Features(from, to))
+		kernels.Convert(x, data.Features(from, to))
 		z := make([]float64, (to-from)*head.Out)
 		head.Logits(z, x)
 		for i := from; i < to; i++ {

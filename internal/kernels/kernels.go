@@ -32,6 +32,20 @@ import (
 // tests against finite differences.
 type Real interface{ float32 | float64 }
 
+// Convert copies src to dst in another type.
+func Convert[To, From Real](dst []To, src []From) {
+	for i, v := range src {
+		dst[i] = To(v)
+	}
+}
+
+// Converted returns a copy of src in another type.
+func Converted[To, From Real](src []From) []To {
+	dst := make([]To, len(src))
+	Convert(dst, src)
+	return dst
+}
+
 // Products are the kernels that contract two matrices. They reuse buffers, so that
 // only the first call of a size allocates, and serve one goroutine. They panic if a
 // matrix is too short for its sizes.

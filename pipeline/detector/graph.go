@@ -8,6 +8,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
@@ -87,11 +88,11 @@ func addConditioning(m *onnx.Model, x onnx.Value, c *head.Conditioning) onnx.Val
 		length := m.Op("Sqrt", m.Reduce("ReduceSum", m.Op("Mul", x, x), true, 1))
 		x = m.Op("Div", x, m.Op("Max", length, tiny))
 	}
-	x = m.Op("Sub", x, m.Doubles(doubles(c.Mean), c.In()))
+	x = m.Op("Sub", x, m.Doubles(kernels.Converted[float64](c.Mean), c.In()))
 	if c.Scale != nil {
-		return m.Op("Mul", x, m.Doubles(doubles(c.Scale), c.In()))
+		return m.Op("Mul", x, m.Doubles(kernels.Converted[float64](c.Scale), c.In()))
 	}
-	return m.Op("MatMul", x, m.Doubles(doubles(c.Matrix), c.In(), c.Out()))
+	return m.Op("MatMul", x, m.Doubles(kernels.Converted[float64](c.Matrix), c.In(), c.Out()))
 }
 
 // outputs are the outputs of a detector's heads, as means over the heads.
@@ -180,7 +181,7 @@ func addHidden(m *onnx.Model, s head.Settings, l *head.Layer, x, logDep onnx.Val
 	logN := addLayer(m, s, l, x, logDep)
 	out = m.Op("Exp", logN)
 	if !s.NoProjections {
-		out = m.Op("MatMul", out, m.Doubles(doubles(l.Projections), l.N, l.Out))
+		out = m.Op("MatMul", out, m.Doubles(kernels.Converted[float64](l.Projections), l.N, l.Out))
 	}
 	return out, m.Reduce("ReduceMax", logN, true, 1)
 }
@@ -219,7 +220,7 @@ func addCap(m *onnx.Model, s head.Settings, logDep onnx.Value) onnx.Value {
 // addDistances adds ‖x−c‖_k^k [batch, N] of the rows x [batch, d] from the
 // centroids, for k ≠ 2 from all differences [batch, N, d].
 func addDistances(m *onnx.Model, k float64, l *head.Layer, x onnx.Value) onnx.Value {
-	centroids := doubles(l.Centroids)
+	centroids := kernels.Converted[float64](l.Centroids)
 	if k == 2 {
 		return addSquaredDistances(m, centroids, l.In, x)
 	}
@@ -326,14 +327,6 @@ func addPooling(m *onnx.Model, output onnx.Value, model *extractor.Model) onnx.V
 	// For half floats this also keeps onnxruntime from joining a cast to them
 	// with the one from them, which would leave out the rounding between.
 	return m.Cast(m.Op("Reshape", output, m.Int64s(0, -1)), onnx.Float)
-}
-
-func doubles(values []float32) []float64 {
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = float64(v)
-	}
-	return out
 }
 
 // scaled returns s·values.

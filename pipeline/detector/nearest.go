@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -81,7 +82,7 @@ func newBank(ctx context.Context, data *TrainingData, condition *head.Conditioni
 	b := &bank{data: data, space: condition, n: len(data.Labels), d: data.Sets[0].D}
 	b.large = 4*int64(b.n)*int64(b.d) > memory
 	if condition != nil && condition.Matrix != nil {
-		b.wide = widened(condition.Matrix)
+		b.wide = kernels.Converted[float64](condition.Matrix)
 	}
 	b.square, b.scale = make([]float64, b.n), make([]float64, b.n)
 	e := b.out()
@@ -131,12 +132,10 @@ func (b *bank) out() int {
 // condition fills z [n, E] with the conditioned rows x [n, D].
 func (b *bank) condition(z []float64, x []float32) {
 	if b.space == nil {
-		for i, v := range x {
-			z[i] = float64(v)
-		}
+		kernels.Convert(z, x)
 		return
 	}
-	b.space.Apply(z[:len(x)/b.d*b.out()], widened(x))
+	b.space.Apply(z[:len(x)/b.d*b.out()], kernels.Converted[float64](x))
 }
 
 // scan calls what worker returns, once for each core, with blocks of up to scanRows
@@ -201,10 +200,7 @@ func (b *bank) some(ctx context.Context, x []float32, k int) ([][]found, error) 
 	z := make([]float64, n*e)
 	b.condition(z, x)
 	wide := b.back(z) // w of each query
-	w, queries := make([]float32, n*d), make([]query, n)
-	for i, v := range wide {
-		w[i] = float32(v)
-	}
+	w, queries := kernels.Converted[float32](wide), make([]query, n)
 	for i := range queries {
 		q := query{z: z[i*e : (i+1)*e]}
 		q.add = squareOf(q.z)
@@ -334,14 +330,6 @@ func (h *hits) cut(k int, slack float64) {
 		})
 		h.all = h.all[:mostHits]
 	}
-}
-
-func widened(x []float32) []float64 {
-	wide := make([]float64, len(x))
-	for i, v := range x {
-		wide[i] = float64(v)
-	}
-	return wide
 }
 
 func squareOf(x []float64) float64 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -20,7 +21,7 @@ type density struct {
 //
 //	−m = max_k −‖z−μ_k‖²,  log dep₀ = min(t, 0) − log(1 + e^−|t|),  t = 4·(r − m)/reach
 func addDensity(m *onnx.Model, d *head.Density, z onnx.Value) density {
-	distances := addSquaredDistances(m, doubles(d.Means), d.D, z)
+	distances := addSquaredDistances(m, kernels.Converted[float64](d.Means), d.D, z)
 	nearness := m.Reduce("ReduceMax", m.Op("Mul", distances, m.Number(-1)), true, 1)
 	t := m.Op("Mul", m.Op("Add", nearness, m.Number(d.Radius)), m.Number(4/d.Reach()))
 	small := m.Op("Exp", m.Op("Mul", m.Op("Abs", t), m.Number(-1)))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -103,18 +104,5 @@ func (s *onHidden) Score(ctx context.Context, dst []float64, b posthoc.Batch) er
 }
 
 func lastHidden(network posthoc.MLP, x []float32) []float32 {
-	hidden := network.Hidden(widened(x))
-	out := make([]float32, len(hidden))
-	for i, v := range hidden {
-		out[i] = float32(v)
-	}
-	return out
-}
-
-func widened(x []float32) []float64 {
-	wide := make([]float64, len(x))
-	for i, v := range x {
-		wide[i] = float64(v)
-	}
-	return wide
+	return kernels.Converted[float32](network.Hidden(kernels.Converted[float64](x)))
 }

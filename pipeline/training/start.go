@@ -6,6 +6,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
@@ -85,13 +86,9 @@ func read(rows features.Rows, most int, l2 bool) features.Rows {
 		to := x[i*rows.D : (i+1)*rows.D]
 		copy(to, rows.Row(r))
 		if l2 {
-			for j, v := range to {
-				wide[j] = float64(v)
-			}
+			kernels.Convert(wide, to)
 			linalg.Normalise(wide)
-			for j, v := range wide {
-				to[j] = float32(v)
-			}
+			kernels.Convert(to, wide)
 		}
 	}
 	return features.All(x, rows.D, labels)

@@ -28,7 +28,7 @@ import (
 const longest = 80
 
 // forTests are the folders of packages that only tests use.
-var forTests = []string{"internal/testenv", "head/internal/headtest", "pipeline/internal/pipetest", "serve/internal/servetest"}
+var forTests = []string{"internal/testenv", "pipeline/internal/pipetest", "serve/internal/servetest"}
 
 // tree is what was counted of a module.
 type tree struct {

@@ -1,6 +1,4 @@
-// Package headtest holds what the tests of the networks share: goldens, rows and
-// gradient checks.
-package headtest
+package head
 
 import (
 	"encoding/json"
@@ -15,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/head/internal/numeric"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
@@ -49,7 +46,7 @@ func (m Matrix) Flat() Vector {
 	return out
 }
 
-func Values[T numeric.Real](v Vector) []T {
+func Values[T kernels.Real](v Vector) []T {
 	out := make([]T, len(v))
 	for i, x := range v {
 		out[i] = T(x)
@@ -83,7 +80,7 @@ func Both(t *testing.T, name string, single func(*testing.T, float64), double fu
 }
 
 // Near compares got with want. The tolerance is tol times want's largest finite magnitude.
-func Near[T numeric.Real](t *testing.T, what string, got []T, want Vector, tol float64) {
+func Near[T kernels.Real](t *testing.T, what string, got []T, want Vector, tol float64) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
@@ -111,9 +108,9 @@ func Near[T numeric.Real](t *testing.T, what string, got []T, want Vector, tol f
 }
 
 // Transpose returns the transpose of x [·, b].
-func Transpose[T numeric.Real](x []T, b int) []T {
+func Transpose[T kernels.Real](x []T, b int) []T {
 	out := make([]T, len(x))
-	numeric.New[T]().Transpose(out, x, b, len(x)/b)
+	newArithmetic[T]().Transpose(out, x, b, len(x)/b)
 	return out
 }
 

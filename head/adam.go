@@ -1,4 +1,4 @@
-package numeric
+package head
 
 import (
 	"math"
@@ -6,21 +6,21 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
-// Adam is the optimiser of Kingma and Ba as torch.optim.Adam computes it, with
+// adam is the optimiser of Kingma and Ba as torch.optim.Adam computes it, with
 // β₁ = 0.9, β₂ = 0.999, ε = 1e-8 and no weight decay:
 //
 //	m = β₁m + (1−β₁)g,  v = β₂v + (1−β₂)g²
 //	p = p − lr/(1−β₁ᵗ) · m / (√v/√(1−β₂ᵗ) + ε)
-type Adam[T Real] struct {
+type adam[T kernels.Real] struct {
 	Params    [][]T // the arrays that training changes
 	gradients [][]T // of each array; every step overwrites them
 	M, V      [][]T // the moments of each
 	Steps     int   // so far
 }
 
-// NewAdam returns an optimiser that has taken no step yet.
-func NewAdam[T Real](params, gradients [][]T) *Adam[T] {
-	a := &Adam[T]{Params: params, gradients: gradients}
+// newAdam returns an optimiser that has taken no step yet.
+func newAdam[T kernels.Real](params, gradients [][]T) *adam[T] {
+	a := &adam[T]{Params: params, gradients: gradients}
 	for _, p := range params {
 		a.M = append(a.M, make([]T, len(p)))
 		a.V = append(a.V, make([]T, len(p)))
@@ -29,7 +29,7 @@ func NewAdam[T Real](params, gradients [][]T) *Adam[T] {
 }
 
 // Step changes the parameters by their gradients with the learning rate lr.
-func (a *Adam[T]) Step(lr float64) {
+func (a *adam[T]) Step(lr float64) {
 	const beta1, beta2 = 0.9, 0.999
 	a.Steps++
 	size := T(lr / (1 - math.Pow(beta1, float64(a.Steps))))
