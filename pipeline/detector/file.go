@@ -57,23 +57,15 @@ type metadata struct {
 	Seeds       []uint64    `json:"seeds"`
 	// Conditioning says what the tensors conditioning.* are; null where there
 	// are none.
-	Conditioning *conditioningRecord `json:"conditioning"`
-	Training     TrainingRecord      `json:"training"`
-	History      [][]EpochRecord     `json:"history"`
-	Scores       *scoringRecord      `json:"scores,omitempty"` // nil: the heads' own
-	Folds        int                 `json:"folds,omitempty"`
-	Assessment   *Assessment         `json:"assessment,omitempty"`
-	Confidence   *Platt              `json:"confidence,omitempty"` // nil: the largest φ
-	Reference    string              `json:"reference,omitempty"`  // whose parts of the score the tensor reference.parts has
-	Probe        *probeRecord        `json:"probe,omitempty"`      // what the tensors probe.* are; nil where there are none
-}
-
-// conditioningRecord says what a conditioning is.
-type conditioningRecord struct {
-	Kind      string  `json:"kind"`
-	L2        bool    `json:"l2"`
-	Shrinkage float64 `json:"shrinkage"`
-	Dims      int     `json:"dims"`
+	Conditioning *head.ConditioningOptions `json:"conditioning"`
+	Training     TrainingRecord            `json:"training"`
+	History      [][]head.Epoch            `json:"history"`
+	Scores       *scoringRecord            `json:"scores,omitempty"` // nil: the heads' own
+	Folds        int                       `json:"folds,omitempty"`
+	Assessment   *Assessment               `json:"assessment,omitempty"`
+	Confidence   *Platt                    `json:"confidence,omitempty"` // nil: the largest φ
+	Reference    string                    `json:"reference,omitempty"`  // whose parts of the score the tensor reference.parts has
+	Probe        *probeRecord              `json:"probe,omitempty"`      // what the tensors probe.* are; nil where there are none
 }
 
 // probeRecord says which images a probe is of.
@@ -122,9 +114,8 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		Version: plainVersion, Scores: scores, Source: d.Source, Classes: d.Classes,
 		Norm: settings.Norm, Recovery: settings.Recovery, Depression: "paper", NoRatio: settings.NoRatio, NoProjections: settings.NoProjections, Open: settings.Residual,
 		TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Seeds: d.Seeds, Training: d.Training.encodePaths(disk.EncodePercent),
-		Assessment: d.Assessment,
+		History: d.History, Assessment: d.Assessment, Confidence: d.Confidence,
 	}
-	meta.Confidence = d.Confidence
 	switch {
 	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise
 		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
@@ -142,13 +133,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		meta.Depression = "none"
 	}
 	if c := first.Conditioning; c != nil {
-		meta.Conditioning = &conditioningRecord{string(c.Kind), c.L2, c.Shrinkage, c.Dims}
-	}
-	if d.History != nil {
-		meta.History = make([][]EpochRecord, len(d.History))
-	}
-	for i, epochs := range d.History {
-		meta.History[i] = EpochRecords(epochs)
+		meta.Conditioning = &c.ConditioningOptions
 	}
 	if !math.IsInf(d.Threshold, -1) {
 		meta.Threshold = &d.Threshold
@@ -186,11 +171,11 @@ func conditioningTensors(c *head.Conditioning) []safetensors.Tensor {
 	return []safetensors.Tensor{mean, {Name: "conditioning.matrix", Shape: []int{c.In(), c.Out()}, Data: c.Matrix}}
 }
 
-func readConditioning(file *safetensors.File, r *conditioningRecord) (*head.Conditioning, error) {
+func readConditioning(file *safetensors.File, r *head.ConditioningOptions) (*head.Conditioning, error) {
 	if r == nil {
 		return nil, nil
 	}
-	c := &head.Conditioning{ConditioningOptions: head.ConditioningOptions{Kind: head.ConditioningKind(r.Kind), L2: r.L2, Shrinkage: r.Shrinkage, Dims: r.Dims}}
+	c := &head.Conditioning{ConditioningOptions: *r}
 	for name, to := range map[string]*[]float32{"mean": &c.Mean, "scale": &c.Scale, "matrix": &c.Matrix} {
 		values, shape, err := safetensors.Get[float32](file, "conditioning."+name)
 		if err != nil && !(name != "mean" && errors.Is(err, safetensors.ErrNoTensor)) {
@@ -349,12 +334,9 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	d := &Detector{
 		Classes: meta.Classes, Seeds: meta.Seeds, Threshold: math.Inf(-1), TargetTPR: meta.TargetTPR,
 		Source: meta.Source, Training: meta.Training.encodePaths(disk.DecodePercent), Splits: map[string][]int{}, Assessment: meta.Assessment,
-		Confidence: meta.Confidence,
+		Confidence: meta.Confidence, History: meta.History,
 	}
 	d.Source.Model = disk.DecodePercent(meta.Model)
-	for _, records := range meta.History {
-		d.History = append(d.History, HeadEpochs(records))
-	}
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
@@ -33,39 +32,4 @@ func MkdirFor(path string) error {
 		return fmt.Errorf("report folder: %w", err)
 	}
 	return nil
-}
-
-// EpochRecord is how detectors and checkpoints hold a [head.Epoch]. Its names are those
-// of the formats.
-type EpochRecord struct {
-	Epoch       int     `json:"epoch"`
-	Steps       int     `json:"steps"`
-	LR          float64 `json:"lr"`
-	TrainLoss   float64 `json:"train_loss"`
-	ValLoss     float64 `json:"val_loss"`
-	ValAccuracy float64 `json:"val_accuracy"`
-}
-
-// EpochRecords returns epochs as files hold them; nil stays nil.
-func EpochRecords(epochs []head.Epoch) []EpochRecord {
-	if epochs == nil {
-		return nil
-	}
-	records := make([]EpochRecord, len(epochs))
-	for i, e := range epochs {
-		records[i] = EpochRecord{e.Epoch, e.Steps, e.LR, e.TrainLoss, e.ValLoss, e.ValAccuracy}
-	}
-	return records
-}
-
-// HeadEpochs is the inverse of Epochs.
-func HeadEpochs(records []EpochRecord) []head.Epoch {
-	if records == nil {
-		return nil
-	}
-	epochs := make([]head.Epoch, len(records))
-	for i, r := range records {
-		epochs[i] = head.Epoch{Epoch: r.Epoch, Steps: r.Steps, LR: r.LR, TrainLoss: r.TrainLoss, ValLoss: r.ValLoss, ValAccuracy: r.ValAccuracy}
-	}
-	return epochs
 }

@@ -136,10 +136,12 @@ func (p Part) Own(own head.Outputs) []float64 {
 //
 //	Weight · min(0, (−m − Low)/(Middle − Low))
 //
-// which is 0 for nearly all in-distribution images.
+// which is 0 for nearly all in-distribution images. Its JSON names are those of
+// detector files.
 type Guard struct {
-	Low, Middle float64 // quantiles of −m on the validation rows
-	Weight      float64
+	Low    float64 `json:"low"`    // quantile of −m on the validation rows
+	Middle float64 `json:"middle"` // likewise, the median
+	Weight float64 `json:"weight"`
 }
 
 // Of returns the term that the guard adds to the score of a row with a density.
@@ -231,13 +233,7 @@ func (s *Scoring) roundsInBlocks() bool {
 type scoringRecord struct {
 	Name  string       `json:"name"`
 	Parts []partRecord `json:"parts"`
-	Guard *guardRecord `json:"guard,omitempty"`
-}
-
-type guardRecord struct {
-	Low    float64 `json:"low"`
-	Middle float64 `json:"middle"`
-	Weight float64 `json:"weight"`
+	Guard *Guard       `json:"guard,omitempty"`
 }
 
 type partRecord struct {
@@ -254,10 +250,7 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 	if s == nil {
 		return nil, nil, nil
 	}
-	r := &scoringRecord{Name: s.Name}
-	if g := s.Guard; g != nil {
-		r.Guard = &guardRecord{g.Low, g.Middle, g.Weight}
-	}
+	r := &scoringRecord{Name: s.Name, Guard: s.Guard}
 	var scales []float64
 	var tensors []safetensors.Tensor
 	for i, p := range s.Parts {
@@ -297,11 +290,9 @@ func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Sco
 		return nil, nil
 	}
 	d := det.Dim()
-	s := &Scoring{Name: r.Name}
-	if g := r.Guard; g != nil {
-		if s.Guard = (&Guard{g.Low, g.Middle, g.Weight}); !s.Guard.valid() {
-			return nil, fmt.Errorf("the guard of its score is %+v", *s.Guard)
-		}
+	s := &Scoring{Name: r.Name, Guard: r.Guard}
+	if s.Guard != nil && !s.Guard.valid() {
+		return nil, fmt.Errorf("the guard of its score is %+v", *s.Guard)
 	}
 	scales, _, err := safetensors.Get[float64](file, scoresPrefix+"scales")
 	if err != nil {

@@ -65,33 +65,9 @@ type checkpoint struct {
 // checkpointRecord is the JSON of a checkpoint. Its names are those of the
 // format: files hold them.
 type checkpointRecord struct {
-	Version int            `json:"version"`
-	Run     identity       `json:"run"`
-	Heads   []*stateRecord `json:"heads"` // null for a head that has not begun
-}
-
-// stateRecord is the JSON of a head.State, whose arrays are tensors.
-type stateRecord struct {
-	Constants []float64              `json:"constants"`
-	Window    int                    `json:"window"`
-	Steps     int                    `json:"steps"`
-	FirstLoss float64                `json:"first_loss"`
-	LossSum   float64                `json:"loss_sum"`
-	Epochs    []detector.EpochRecord `json:"epochs"`
-}
-
-func recordOf(s *head.State) *stateRecord {
-	if s == nil {
-		return nil
-	}
-	return &stateRecord{s.Constants, s.Window, s.Steps, s.FirstLoss, s.LossSum, detector.EpochRecords(s.Epochs)}
-}
-
-func (r *stateRecord) state() *head.State {
-	return &head.State{
-		Constants: r.Constants, Window: r.Window, Steps: r.Steps, FirstLoss: r.FirstLoss, LossSum: r.LossSum,
-		Epochs: detector.HeadEpochs(r.Epochs),
-	}
+	Version int           `json:"version"`
+	Run     identity      `json:"run"`
+	Heads   []*head.State `json:"heads"` // null for a head that has not begun; arrays are tensors
 }
 
 // openCheckpoint returns the checkpoint that the options ask for, with the
@@ -230,11 +206,7 @@ func (c *checkpoint) flush(now bool) error {
 }
 
 func (c *checkpoint) write() error {
-	record := checkpointRecord{Version: checkpointVersion, Run: c.run}
-	for _, s := range c.states {
-		record.Heads = append(record.Heads, recordOf(s))
-	}
-	text, err := json.Marshal(record)
+	text, err := json.Marshal(checkpointRecord{Version: checkpointVersion, Run: c.run, Heads: c.states})
 	if err != nil {
 		return fmt.Errorf("write %s: %w", c.path, err)
 	}
@@ -284,17 +256,15 @@ func readCheckpoint(path string) (identity, []*head.State, error) {
 	if record.Run[kindName] == "" { // of a program that left out the paper's default
 		record.Run[kindName] = string(head.None)
 	}
-	states := make([]*head.State, len(record.Heads))
-	for i, r := range record.Heads {
-		if r == nil {
+	for i, s := range record.Heads {
+		if s == nil {
 			continue
 		}
-		states[i] = r.state()
-		if err := readArrays(states[i], file, "heads."+strconv.Itoa(i)+"."); err != nil {
+		if err := readArrays(s, file, "heads."+strconv.Itoa(i)+"."); err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrCheckpoint, err)
 		}
 	}
-	return record.Run, states, nil
+	return record.Run, record.Heads, nil
 }
 
 // readArrays reads a state's arrays; whether they fit is for head to say.
