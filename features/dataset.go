@@ -75,6 +75,26 @@ func (r Rows) With(index []int) Rows {
 	return r
 }
 
+// Labelled returns the rows of the same matrix that have a label.
+func (r Rows) Labelled() Rows {
+	r.Index = nil
+	for row, y := range r.Labels {
+		if y >= 0 {
+			r.Index = append(r.Index, row)
+		}
+	}
+	return r
+}
+
+// Chosen returns the labels of the selected rows.
+func (r Rows) Chosen() []int64 {
+	labels := make([]int64, len(r.Index))
+	for i, row := range r.Index {
+		labels[i] = r.Labels[row]
+	}
+	return labels
+}
+
 // Check returns an error if the arrays do not fit together, or if an index or a
 // label is out of range. what names the rows in the error.
 func (r Rows) Check(what string, classes int) error {
@@ -115,15 +135,11 @@ func (r Rows) Gather(x []float32, labels []int, index []int) error {
 // which saves time where they are read many times from a file that is larger than
 // memory.
 func (r Rows) InMemory() (Rows, error) {
-	x, labels := make([]float32, len(r.Index)*r.D), make([]int64, len(r.Index))
-	own := make([]int, len(r.Index))
-	if err := r.Gather(x, own, r.Index); err != nil {
+	x := make([]float32, len(r.Index)*r.D)
+	if err := r.Gather(x, make([]int, len(r.Index)), r.Index); err != nil {
 		return Rows{}, err
 	}
-	for i, y := range own {
-		labels[i] = int64(y)
-	}
-	return All(x, r.D, labels), nil
+	return All(x, r.D, r.Chosen()), nil
 }
 
 // ByClass lists the selected rows of each class that has any, in the order of the

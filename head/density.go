@@ -154,11 +154,7 @@ func (d *Density) distances(ctx context.Context, data features.Rows) ([]float64,
 // reduce converts conditioned rows to the values that the layers read, [n, e+1]:
 // the first e features and log dep₀. They are stored in space.
 func (d *Density) reduce(ctx context.Context, data features.Rows, e int, space *features.Space) (features.Rows, error) {
-	labels := make([]int64, len(data.Index))
-	for i, r := range data.Index {
-		labels[i] = data.Labels[r]
-	}
-	return space.Make(e+1, labels, func(write func(at int, rows []float32) error) error {
+	return space.Make(e+1, data.Chosen(), func(write func(at int, rows []float32) error) error {
 		return d.measureAll(ctx, data, func() func(at int, m []float64) error {
 			rows := make([]float32, 0, BatchRows*(e+1))
 			return func(at int, m []float64) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
@@ -130,8 +131,5 @@ func inverseSoftplus(width float64) float64 {
 // does. It sorts x.
 func quantileOf(x []float64, q float64) float64 {
 	slices.Sort(x)
-	at := q * float64(len(x)-1)
-	low := int(at)
-	high := min(low+1, len(x)-1)
-	return x[low] + (at-float64(low))*(x[high]-x[low])
+	return linalg.Quantile(x, q)
 }

@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -65,7 +66,7 @@ func (s ASH) shape() shape {
 	if s.Shape == Scale {
 		percentile = 85
 	}
-	return shape{d: s.Head.In, how: s.Shape, percentile: orDefault(s.Percentile, percentile)}
+	return shape{d: s.Head.In, how: s.Shape, percentile: cmp.Or(s.Percentile, percentile)}
 }
 
 // largest is k.

@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -42,7 +43,7 @@ type Clip struct {
 
 // FitReAct clips above the percentile of all features of the data; 0 means 90.
 func FitReAct(ctx context.Context, data *Data, head *Linear, percentile float64) (*Clip, error) {
-	s, err := fitClip(ctx, data, head, orDefault(percentile, 90))
+	s, err := fitClip(ctx, data, head, cmp.Or(percentile, 90))
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func FitReAct(ctx context.Context, data *Data, head *Linear, percentile float64)
 // FitVRA clips to the two percentiles of all features of the data; 0 means 60
 // and 95.
 func FitVRA(ctx context.Context, data *Data, head *Linear, low, high float64) (*Clip, error) {
-	return fitClip(ctx, data, head, orDefault(low, 60), orDefault(high, 95))
+	return fitClip(ctx, data, head, cmp.Or(low, 60), cmp.Or(high, 95))
 }
 
 // fitClip sets Low to the first percentile and High to the last.

@@ -1,10 +1,12 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
@@ -33,7 +35,7 @@ func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) 
 	if err != nil {
 		return nil, err
 	}
-	percentile = orDefault(percentile, 90)
+	percentile = cmp.Or(percentile, 90)
 	if !(percentile >= 0 && percentile <= 100) {
 		return nil, fmt.Errorf("percentile %g: it lies in [0, 100]", percentile)
 	}
@@ -43,10 +45,7 @@ func FitDICE(ctx context.Context, data *Data, head *Linear, percentile float64) 
 	}
 	sorted := slices.Clone(contributions)
 	slices.Sort(sorted)
-	at := percentile / 100 * float64(len(sorted)-1)
-	below := int(at)
-	above := min(below+1, len(sorted)-1)
-	threshold := sorted[below] + (sorted[above]-sorted[below])*(at-float64(below))
+	threshold := linalg.Quantile(sorted, percentile/100)
 	sparse := &Linear{In: head.In, Out: head.Out, Weights: slices.Clone(head.Weights), Bias: head.Bias}
 	for i, v := range contributions {
 		if !(v > threshold) {

@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
@@ -38,7 +39,7 @@ type Energy struct {
 
 // Score implements [Scorer].
 func (s Energy) Score(ctx context.Context, dst []float64, b Batch) error {
-	t := orOne(s.Temperature)
+	t := cmp.Or(s.Temperature, 1)
 	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return energy(z, t) })
 }
 
@@ -52,5 +53,5 @@ func energy(z []float64, t float64) float64 {
 func (*MaxLogit) graph(g *graph) (onnx.Value, error) { return g.Largest(g.Logits), nil }
 
 func (s *Energy) graph(g *graph) (onnx.Value, error) {
-	return g.energy(g.Logits, orOne(s.Temperature)), nil
+	return g.energy(g.Logits, cmp.Or(s.Temperature, 1)), nil
 }

@@ -18,33 +18,30 @@ type Tensor struct {
 // tensors. A bank of training rows is stored with it, however large. [Load] is the
 // inverse.
 func Tensors(s Scorer) (kind string, tensors []Tensor, err error) {
-	for _, k := range kinds {
-		if own, ok := k.of(s); ok {
-			var f fields
-			own.fields(&f)
-			if f.err != nil {
-				return "", nil, fmt.Errorf("store a score: %w", f.err)
-			}
-			return k.name, f.tensors, nil
-		}
+	k, own, found := kindOf(s)
+	if !found {
+		return "", nil, fmt.Errorf("store a score: a %T cannot be stored", s)
 	}
-	return "", nil, fmt.Errorf("store a score: a %T cannot be stored", s)
+	var f fields
+	if own.fields(&f); f.err != nil {
+		return "", nil, fmt.Errorf("store a score: %w", f.err)
+	}
+	return k.name, f.tensors, nil
 }
 
 // Load makes a score of the kind and the tensors that [Tensors] returned. find
 // returns the tensor of a name. The error says which tensor is missing or does not
 // fit the others.
 func Load(kind string, find func(name string) (t Tensor, found bool)) (Scorer, error) {
-	for _, k := range kinds {
-		if k.name == kind {
-			s, f := k.empty(), fields{find: find}
-			if s.fields(&f); f.err != nil {
-				return nil, f.err
-			}
-			return s, nil
-		}
+	s, err := emptyOf(kind)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("a score of the kind %q is not known", kind)
+	f := fields{find: find}
+	if s.fields(&f); f.err != nil {
+		return nil, f.err
+	}
+	return s, nil
 }
 
 // stored is a score that a file can hold.

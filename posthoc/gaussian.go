@@ -160,11 +160,7 @@ func (g *Gaussian) apply(z, f []float64) {
 	centred, done := scratch(len(f))
 	defer done()
 	copy(centred, f)
-	for row := range slices.Chunk(centred, len(g.Mean)) {
-		for j, mu := range g.Mean {
-			row[j] -= mu
-		}
-	}
+	subtract(centred, g.Mean)
 	g.packed.times(g.rank(), len(g.Mean), centred, g.Whiten, z)
 }
 

@@ -34,12 +34,7 @@ type GEN struct {
 
 // Score implements [Scorer].
 func (s GEN) Score(ctx context.Context, dst []float64, b Batch) error {
-	if s.Gamma == 0 {
-		s.Gamma = 0.1
-	}
-	if s.M == 0 {
-		s.M = 100
-	}
+	s.Gamma, s.M = cmp.Or(s.Gamma, 0.1), cmp.Or(s.M, 100)
 	return eachLogits(ctx, dst, b, 0, s.row)
 }
 
@@ -74,10 +69,7 @@ func (s GEN) row(z []float64) float64 {
 // graph computes 1−p of the largest p as the sum of all others, and p itself in the
 // place of its logarithm: where p underflows its term would be below 10⁻³⁰.
 func (s *GEN) graph(g *graph) (onnx.Value, error) {
-	gamma, most := orDefault(s.Gamma, 0.1), s.M
-	if most == 0 {
-		most = 100
-	}
+	gamma, most := cmp.Or(s.Gamma, 0.1), cmp.Or(s.M, 100)
 	first, others := make([]float64, g.Classes), make([]float64, g.Classes)
 	for c := range others {
 		others[c] = 1

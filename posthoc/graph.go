@@ -19,19 +19,15 @@ func init() {
 
 // addGraph adds a score to a graph, as scoregraph.Add says.
 func addGraph(g *graph, s Scorer) (onnx.Value, error) {
-	for _, k := range kinds {
-		own, ok := k.of(s)
-		if !ok {
-			continue
-		}
-		if own, ok := own.(graphed); ok {
-			if len(k.methods) > 0 && k.methods[0].reads&logitRows != 0 && g.Logits == "" {
-				return "", fmt.Errorf("logits: %w", ErrMissing)
-			}
-			return own.graph(g)
-		}
+	k, stored, _ := kindOf(s)
+	own, ok := stored.(graphed)
+	if !ok {
+		return "", ErrNoGraph
 	}
-	return "", ErrNoGraph
+	if len(k.methods) > 0 && k.methods[0].reads&logitRows != 0 && g.Logits == "" {
+		return "", fmt.Errorf("logits: %w", ErrMissing)
+	}
+	return own.graph(g)
 }
 
 // graphed is a score that can be written as a graph.

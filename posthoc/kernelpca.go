@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,25 +78,23 @@ func FitCoP(ctx context.Context, data *Data, share float64) (*CoP, error) {
 	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
-	sigma, m, err := data.covariance(ctx, true)
+	sigma, m, err := data.total(ctx, true)
 	if err != nil {
 		return nil, err
 	}
-	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
-		return nil, err
-	}
-	return newCoP(ctx, m.Mean, sigma, orDefault(share, 0.85))
+	return newCoP(ctx, m.Mean, sigma, cmp.Or(share, 0.85))
 }
 
 // newCoP finds the principal axes of a covariance that have a share of the variance.
 func newCoP(ctx context.Context, mean []float64, sigma *mat.SymDense, share float64) (*CoP, error) {
-	axes, _, err := principalAxes(ctx, sigma, share)
+	axes, _, err := principalAxes(ctx, sigma, share, len(mean)-1)
 	return &CoP{Mean: mean, Axes: axes}, err
 }
 
 // principalAxes returns the eigenvectors [R, D] of the largest eigenvalues, as few as
-// have a share of their sum, but never all, and these eigenvalues.
-func principalAxes(ctx context.Context, sigma *mat.SymDense, share float64) (axes, values []float64, err error) {
+// have a share of their sum, but at least one and no more than most, and these
+// eigenvalues.
+func principalAxes(ctx context.Context, sigma *mat.SymDense, share float64, most int) (axes, values []float64, err error) {
 	all, vectors, err := eigen(ctx, sigma)
 	if err != nil {
 		return nil, nil, err
@@ -104,8 +103,7 @@ func principalAxes(ctx context.Context, sigma *mat.SymDense, share float64) (axe
 	if !(whole > 0) {
 		return nil, nil, errors.New("the directions of the training features do not vary")
 	}
-	d := len(all)
-	for k := d - 1; k >= min(1, d-1) && sum(values) < share*whole; k-- {
+	for k := len(all) - 1; k >= 0 && len(values) < max(most, 1) && sum(values) < share*whole; k-- {
 		values = append(values, all[k])
 		axes = append(axes, vectors.RawRowView(k)...)
 	}
@@ -115,11 +113,7 @@ func principalAxes(ctx context.Context, sigma *mat.SymDense, share float64) (axe
 // score puts −‖(I − PᵀP)(x − μ)‖ into scores, and changes the rows x.
 func (s *CoP) score(scores, x []float64) {
 	d := len(s.Mean)
-	for row := range slices.Chunk(x, d) {
-		for j, mu := range s.Mean {
-			row[j] -= mu
-		}
-	}
+	subtract(x, s.Mean)
 	axes := len(s.Axes) / d
 	along, done := scratch(len(scores) * axes)
 	defer done()
@@ -172,12 +166,10 @@ func FitCoRP(ctx context.Context, data *Data, m int, gamma, share float64) (*CoR
 	if m < 0 || gamma < 0 {
 		return nil, fmt.Errorf("%d random features of a kernel of width %g: neither can be negative", m, gamma)
 	}
-	if m == 0 {
-		m = randomFeatures
-	}
+	m = cmp.Or(m, randomFeatures)
 	s := &CoRP{D: data.D}
-	s.Frequencies, s.Phases = fourier(m, data.D, orDefault(gamma, 2))
-	share = orDefault(share, 0.8)
+	s.Frequencies, s.Phases = fourier(m, data.D, cmp.Or(gamma, 2))
+	share = cmp.Or(share, 0.8)
 	var err error
 	if data.N < m {
 		s.PCA, err = s.ofRows(ctx, data, share)
@@ -231,14 +223,10 @@ func (s *CoRP) ofRows(ctx context.Context, data *Data, share float64) (*CoP, err
 	for j := range mean {
 		mean[j] /= float64(n)
 	}
-	for row := range slices.Chunk(phi, m) {
-		for j, mu := range mean {
-			row[j] -= mu
-		}
-	}
+	subtract(phi, mean)
 	products := make([]float64, n*n)
 	linalg.NT(n, n, m, phi, phi, products)
-	weights, values, err := principalAxes(ctx, mat.NewSymDense(n, products), share)
+	weights, values, err := principalAxes(ctx, mat.NewSymDense(n, products), share, n-1)
 	if err != nil {
 		return nil, err
 	}

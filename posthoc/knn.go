@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -49,10 +50,7 @@ func FitKNN(data *Data, k int) (*KNN, error) {
 	if k < 0 {
 		return nil, fmt.Errorf("%d nearest neighbours: it cannot be negative", k)
 	}
-	if k == 0 {
-		k = 50
-	}
-	return &KNN{K: k, Bank: data}, nil
+	return &KNN{K: cmp.Or(k, 50), Bank: data}, nil
 }
 
 // Score implements [Scorer].

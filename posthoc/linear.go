@@ -60,6 +60,15 @@ func (h *Linear) Logits(dst, x []float64) {
 	}
 }
 
+// energies puts the energies of the rows x [n, D] into dst [n].
+func (h *Linear) energies(dst, x []float64) {
+	z := make([]float64, len(dst)*h.Out)
+	h.Logits(z, x)
+	for i := range dst {
+		dst[i] = energy(z[i*h.Out:(i+1)*h.Out], 1)
+	}
+}
+
 // Network is a differentiable head, as [ODIN] needs it. Its methods serve any
 // number of goroutines.
 type Network interface {

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"sync"
 
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
@@ -90,6 +93,24 @@ func FitMDS(ctx context.Context, data *Data, l2 bool) (*MDS, error) {
 	data.mu.Lock()
 	defer data.mu.Unlock()
 	return data.mds(ctx, l2)
+}
+
+// newMDS returns the MDS of the means of classes, or of parts of them, and the
+// covariance within these.
+func newMDS(ctx context.Context, l2 bool, m *linalg.Moments, sigma *mat.SymDense) (*MDS, error) {
+	within, err := newGaussian(ctx, m.Mean, sigma)
+	if err != nil {
+		return nil, err
+	}
+	var means []float64
+	for c, mean := range m.Means {
+		if m.Counts[c] > 0 {
+			means = append(means, mean...)
+		}
+	}
+	s := &MDS{L2: l2, Within: within, Means: make([]float64, len(means)/len(m.Mean)*within.rank())}
+	within.apply(s.Means, means)
+	return s, nil
 }
 
 // RMDS is the relative Mahalanobis distance score: −min_c [d_c(f) − d_0(f)],

@@ -43,19 +43,7 @@ func FitModes(ctx context.Context, data *Data) (*MDS, error) {
 	for j := range r.D {
 		sigma.SetSym(j, j, sigma.At(j, j)+shrinkage)
 	}
-	within, err := newGaussian(ctx, moments.Mean, sigma)
-	if err != nil {
-		return nil, err
-	}
-	var means []float64
-	for c, mean := range moments.Means {
-		if moments.Counts[c] > 0 {
-			means = append(means, mean...)
-		}
-	}
-	s := &MDS{L2: true, Within: within, Means: make([]float64, len(means)/r.D*within.rank())}
-	within.apply(s.Means, means)
-	return s, nil
+	return newMDS(ctx, true, moments, sigma)
 }
 
 // mostChoosing is how many rows choose the number of modes.

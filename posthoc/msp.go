@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -36,7 +37,7 @@ type MaxSoftmax struct {
 
 // Score implements [Scorer].
 func (s MaxSoftmax) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return maxSoftmax(z, orOne(s.Temperature)) })
+	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return maxSoftmax(z, cmp.Or(s.Temperature, 1)) })
 }
 
 func maxSoftmax(z []float64, t float64) float64 {
@@ -47,13 +48,6 @@ func maxSoftmax(z []float64, t float64) float64 {
 		sum += math.Exp((v - top) / t)
 	}
 	return 1 / sum
-}
-
-func orOne(t float64) float64 {
-	if t == 0 {
-		return 1
-	}
-	return t
 }
 
 // FitTemperature finds the T that minimises the mean −log softmax(z/T)_y of
@@ -136,6 +130,6 @@ func inverseTemperature(ctx context.Context, data *Data, start float64, first in
 
 func (s *MaxSoftmax) graph(g *graph) (onnx.Value, error) {
 	z := g.Op("Sub", g.Logits, g.Largest(g.Logits))
-	sum := g.Sum(g.Op("Exp", g.Op("Div", z, g.Number(orOne(s.Temperature)))))
+	sum := g.Sum(g.Op("Exp", g.Op("Div", z, g.Number(cmp.Or(s.Temperature, 1)))))
 	return g.Op("Div", g.Number(1), sum), nil
 }

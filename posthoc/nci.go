@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
@@ -37,10 +38,7 @@ func FitNCI(ctx context.Context, data *Data, head *Linear, alpha float64) (*NCI,
 	if err != nil {
 		return nil, err
 	}
-	if alpha == 0 {
-		alpha = 0.0001
-	}
-	return &NCI{Head: head, Mean: mean, Alpha: alpha}, nil
+	return &NCI{Head: head, Mean: mean, Alpha: cmp.Or(alpha, 0.0001)}, nil
 }
 
 // Score implements [Scorer].
@@ -53,9 +51,7 @@ func (s *NCI) Score(ctx context.Context, dst []float64, b Batch) error {
 		for i := range scores {
 			f, w := x[i*d:(i+1)*d], s.Head.row(argmax(b.Logits[(at+i)*c:(at+i+1)*c]))
 			length := l1(f)
-			for j, mu := range s.Mean {
-				f[j] -= mu
-			}
+			subtract(f, s.Mean)
 			scores[i] = over(dot(w, f), norm(f)) + s.Alpha*length
 		}
 	})

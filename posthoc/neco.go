@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -51,48 +52,31 @@ func FitNECO(ctx context.Context, data *Data, share float64) (*NECO, error) {
 	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
-	if share == 0 {
-		share = 0.9
-	}
 	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
-	sigma, m, err := data.covariance(ctx, false)
+	sigma, m, err := data.total(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
-		return nil, err
-	}
 	s := &NECO{Mean: m.Mean, Deviation: make([]float64, data.D)}
-	varies := false
+	some := false
 	for j, mu := range m.Mean {
 		s.Deviation[j] = 1
-		// No more than rounding leaves of a feature that does not vary, as
-		// scikit-learn's StandardScaler has it.
-		rounding := float64(data.N) * 0x1p-52
-		if v := sigma.At(j, j); v > rounding*v+rounding*mu*rounding*mu {
-			s.Deviation[j], varies = math.Sqrt(v), true
+		if v := sigma.At(j, j); varies(v, mu, data.N) {
+			s.Deviation[j], some = math.Sqrt(v), true
 		} else {
 			for k := range data.D {
 				sigma.SetSym(j, k, 0)
 			}
 		}
 	}
-	if !varies {
+	if !some {
 		return nil, errors.New("the training features do not vary")
 	}
 	correlate(sigma, s.Deviation)
-	values, vectors, err := eigen(ctx, sigma)
-	if err != nil {
-		return nil, err
-	}
-	var have float64
-	for whole, k := sum(values), data.D-1; k >= 0 && have < share*whole; k-- {
-		have += values[k]
-		s.Axes = append(s.Axes, vectors.RawRowView(k)...)
-	}
-	return s, nil
+	s.Axes, _, err = principalAxes(ctx, sigma, cmp.Or(share, 0.9), data.D)
+	return s, err
 }
 
 // correlate turns the covariance, in place, into that of features divided by

@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -55,12 +56,7 @@ func FitNNGuide(ctx context.Context, data *Data, k int, share float64) (*NNGuide
 	if err := data.need(featureRows | logitRows); err != nil {
 		return nil, err
 	}
-	if k == 0 {
-		k = 100
-	}
-	if share == 0 {
-		share = 0.01
-	}
+	k, share = cmp.Or(k, 100), cmp.Or(share, 0.01)
 	if k < 0 || !(share > 0 && share <= 1) {
 		return nil, fmt.Errorf("%d nearest neighbours in a share %g of the training rows: it lies in (0, 1]", k, share)
 	}

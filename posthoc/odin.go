@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -38,12 +39,7 @@ type ODIN struct {
 
 // Score implements [Scorer].
 func (s ODIN) Score(ctx context.Context, dst []float64, b Batch) error {
-	if s.Temperature == 0 {
-		s.Temperature = 1000
-	}
-	if s.Epsilon == 0 {
-		s.Epsilon = 0.0014
-	}
+	s.Temperature, s.Epsilon = cmp.Or(s.Temperature, 1000), cmp.Or(s.Epsilon, 0.0014)
 	d, c := s.Network.Size()
 	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, _ int) {
 		z := make([]float64, len(scores)*c)
@@ -84,7 +80,7 @@ func crossEntropyGradient(z []float64, t float64) {
 }
 
 func (s *ODIN) graph(g *graph) (onnx.Value, error) {
-	t, epsilon := g.Number(orDefault(s.Temperature, 1000)), orDefault(s.Epsilon, 0.0014)
+	t, epsilon := g.Number(cmp.Or(s.Temperature, 1000)), cmp.Or(s.Epsilon, 0.0014)
 	layers, err := layersOf(s.Network)
 	if err != nil {
 		return "", err

@@ -22,6 +22,26 @@ type kind struct {
 	of      func(s Scorer) (stored, bool) // the score, if it is of this kind
 }
 
+// kindOf returns the kind of a score, and the score as a file can hold it.
+func kindOf(s Scorer) (k kind, own stored, found bool) {
+	for _, k := range kinds {
+		if own, ok := k.of(s); ok {
+			return k, own, true
+		}
+	}
+	return kind{}, nil, false
+}
+
+// emptyOf returns a score to load, of the kind that files call name.
+func emptyOf(name string) (stored, error) {
+	for _, k := range kinds {
+		if k.name == name {
+			return k.empty(), nil
+		}
+	}
+	return nil, fmt.Errorf("a score of the kind %q is not known", name)
+}
+
 // method is a way to fit a score.
 type method struct {
 	name  string // that users know
@@ -106,22 +126,29 @@ type Input struct {
 // Names lists the names that Fit knows, in alphabetical order.
 func Names() []string {
 	var names []string
-	for _, k := range kinds {
-		for _, m := range k.methods {
-			names = append(names, m.name)
-		}
+	for m := range methods {
+		names = append(names, m.name)
 	}
 	slices.Sort(names)
 	return names
 }
 
-// methodOf returns the method with a name.
-func methodOf(name string) (m method, found bool) {
+// methods are all ways to fit a score.
+func methods(yield func(method) bool) {
 	for _, k := range kinds {
 		for _, m := range k.methods {
-			if m.name == name {
-				return m, true
+			if !yield(m) {
+				return
 			}
+		}
+	}
+}
+
+// methodOf returns the method with a name.
+func methodOf(name string) (m method, found bool) {
+	for m := range methods {
+		if m.name == name {
+			return m, true
 		}
 	}
 	return method{}, false
@@ -148,11 +175,9 @@ func Related(name string) []string {
 		return []string{name}
 	}
 	var names []string
-	for _, k := range kinds {
-		for _, other := range k.methods {
-			if other.group == m.group {
-				names = append(names, other.name)
-			}
+	for other := range methods {
+		if other.group == m.group {
+			names = append(names, other.name)
 		}
 	}
 	return names

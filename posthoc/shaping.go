@@ -38,11 +38,7 @@ func (s *shaped) run(ctx context.Context, n int, b Batch) error {
 			s.how.change(f)
 		}
 		for i, head := range s.heads {
-			z := make([]float64, len(scores)*head.Out)
-			head.Logits(z, x)
-			for row := range scores {
-				s.dst[i][at+row] = energy(z[row*head.Out:(row+1)*head.Out], 1)
-			}
+			head.energies(s.dst[i][at:at+len(scores)], x)
 		}
 	})
 }
@@ -57,11 +53,4 @@ func (s shape) change(f []float64) {
 	default:
 		s.prune(f)
 	}
-}
-
-func orDefault(v, byDefault float64) float64 {
-	if v == 0 {
-		return byDefault
-	}
-	return v
 }

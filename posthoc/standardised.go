@@ -19,25 +19,18 @@ var _ = declare[Standardised](standardisedKind)
 func (s *Standardised) fields(f *fields) {
 	f.vector("mean", &s.Mean, -1)
 	f.vector("deviation", &s.Deviation, len(s.Mean))
-	var inner stored
-	var name string
-	for _, k := range kinds {
-		if own, ok := k.of(s.Of); ok {
-			inner, name = own, k.name
-		}
-	}
-	if f.find == nil && inner == nil {
+	k, inner, found := kindOf(s.Of)
+	if f.find == nil && !found {
 		f.err = fmt.Errorf("a %T cannot be stored", s.Of)
 		return
 	}
-	text(f, "kind", &name)
+	text(f, "kind", &k.name)
 	if f.loading() {
-		at := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name && name != standardisedKind })
-		if f.refuse(at < 0, "kind", "a score of the kind %q is not known", name); f.err != nil {
+		own, err := emptyOf(k.name)
+		if f.refuse(err != nil || k.name == standardisedKind, "kind", "a score of the kind %q is not known", k.name); f.err != nil {
 			return
 		}
-		inner = kinds[at].empty()
-		s.Of = inner
+		inner, s.Of = own, own
 	}
 	if f.err == nil {
 		f.within("score", inner.fields)

@@ -85,6 +85,16 @@ func (data *Data) covariance(ctx context.Context, l2 bool) (*mat.SymDense, *lina
 	return sigma, m, nil
 }
 
+// total returns the covariance of all rows about their mean, which is also in the
+// moments. The caller may change it, and holds the lock of the data.
+func (data *Data) total(ctx context.Context, l2 bool) (*mat.SymDense, *linalg.Moments, error) {
+	sigma, m, err := data.covariance(ctx, l2)
+	if err == nil {
+		sigma, err = m.AddBetween(ctx, sigma)
+	}
+	return sigma, m, err
+}
+
 func (data *Data) mds(ctx context.Context, l2 bool) (*MDS, error) {
 	s := data.of(l2)
 	if s.mds != nil {
@@ -94,19 +104,8 @@ func (data *Data) mds(ctx context.Context, l2 bool) (*MDS, error) {
 	if err != nil {
 		return nil, err
 	}
-	within, err := newGaussian(ctx, m.Mean, sigma)
-	if err != nil {
-		return nil, err
-	}
-	var means []float64
-	for c, mean := range m.Means {
-		if m.Counts[c] > 0 {
-			means = append(means, mean...)
-		}
-	}
-	s.mds = &MDS{L2: l2, Within: within, Means: make([]float64, len(means)/data.D*within.rank())}
-	within.apply(s.mds.Means, means)
-	return s.mds, nil
+	s.mds, err = newMDS(ctx, l2, m, sigma)
+	return s.mds, err
 }
 
 func (data *Data) whole(ctx context.Context, l2 bool) (*Gaussian, error) {
@@ -114,11 +113,8 @@ func (data *Data) whole(ctx context.Context, l2 bool) (*Gaussian, error) {
 	if s.whole != nil {
 		return s.whole, nil
 	}
-	sigma, m, err := data.covariance(ctx, l2)
+	sigma, m, err := data.total(ctx, l2)
 	if err != nil {
-		return nil, err
-	}
-	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
 		return nil, err
 	}
 	s.whole, err = newGaussian(ctx, m.Mean, sigma)

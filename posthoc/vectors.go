@@ -15,6 +15,15 @@ func normaliseRows(x []float64, d int) {
 	}
 }
 
+// subtract subtracts the mean [D] from each of the rows x [·, D].
+func subtract(x, mean []float64) {
+	for row := range slices.Chunk(x, len(mean)) {
+		for j, mu := range mean {
+			row[j] -= mu
+		}
+	}
+}
+
 // norm returns ‖x‖₂. Squares of float32 values neither overflow nor underflow in
 // float64.
 func norm[T kernels.Real](x []T) float64 {

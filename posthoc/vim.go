@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,9 +70,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 		return nil, err
 	}
 	d := data.D
-	if dim == 0 {
-		dim = principal(d)
-	}
+	dim = cmp.Or(dim, principal(d))
 	if dim < 0 || dim >= d {
 		return nil, fmt.Errorf("a principal space of %d dimensions leaves nothing of %d features", dim, d)
 	}
@@ -86,12 +85,9 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	if err != nil {
 		return nil, err
 	}
-	sigma, m, err := data.covariance(ctx, false)
-	if err != nil {
-		return nil, err
-	}
 	// About u it is the covariance about the mean, and how far the mean is from u.
-	if sigma, err = m.AddBetween(ctx, sigma); err != nil {
+	sigma, m, err := data.total(ctx, false)
+	if err != nil {
 		return nil, err
 	}
 	offset := mat.NewVecDense(d, slices.Clone(m.Mean))
@@ -161,11 +157,7 @@ func (s *Residual) join(t *together, dst []float64, _ Batch) error {
 func (s *Residual) score(scores, x []float64) {
 	d := len(s.Origin)
 	left := len(s.Basis) / d
-	for row := range slices.Chunk(x, d) {
-		for j, u := range s.Origin {
-			row[j] -= u
-		}
-	}
+	subtract(x, s.Origin)
 	z, done := scratch(len(scores) * left)
 	defer done()
 	s.packed.times(left, d, x, s.Basis, z)
@@ -242,13 +234,8 @@ func (w *lengths) join(residual *Residual, dst []float64, vim *ViM) {
 func (w *lengths) run(ctx context.Context, n int, b Batch) error {
 	return eachFeatures(ctx, w.dst[0][:n], b, len(w.residual.Origin), false, func(scores, x []float64, at int) {
 		for i, s := range w.vim { // before x is changed
-			if s == nil {
-				continue
-			}
-			z := make([]float64, len(scores)*s.Head.Out)
-			s.Head.Logits(z, x)
-			for row := range scores {
-				w.dst[i][at+row] = energy(z[row*s.Head.Out:(row+1)*s.Head.Out], 1)
+			if s != nil {
+				s.Head.energies(w.dst[i][at:at+len(scores)], x)
 			}
 		}
 		residual, done := scratch(len(scores))

@@ -29,3 +29,11 @@ func KthLargest[T float32 | float64](x []T, k int) T {
 		}
 	}
 }
+
+// Quantile returns the q-quantile of ascending values by linear interpolation.
+func Quantile(ascending []float64, q float64) float64 {
+	at := q * float64(len(ascending)-1)
+	low := int(at)
+	high := min(low+1, len(ascending)-1)
+	return ascending[low] + (at-float64(low))*(ascending[high]-ascending[low])
+}

@@ -79,13 +79,10 @@ func (d *Detector) ownParts(dst []float64, count int, x []float32) {
 
 func (d *Detector) scoringParts(ctx context.Context, dst []float64, count int, x []float32) error {
 	s, own := d.Scoring, d.Own(x)
-	n, guarded := len(own.Scores), count-1
-	b := s.Batch(x)
+	guarded, b := count-1, s.Batch(x)
 	for at, p := range s.Parts {
-		scores := make([]float64, n)
-		if p.Score == nil {
-			copy(scores, p.Own(own))
-		} else if err := p.Score.Score(ctx, scores, b); err != nil {
+		scores, err := p.Scores(ctx, b, own)
+		if err != nil {
 			return fmt.Errorf("score %s: %w", p.Name, err)
 		}
 		for i, v := range scores {

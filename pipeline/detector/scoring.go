@@ -130,6 +130,16 @@ func (p Part) Own(own head.Outputs) []float64 {
 	return own.Scores
 }
 
+// Scores returns the scores of the rows of b by the part; own are the heads' outputs for
+// them. Do not change them: they may be part of own.
+func (p Part) Scores(ctx context.Context, b posthoc.Batch, own head.Outputs) ([]float64, error) {
+	if p.Score == nil {
+		return p.Own(own), ctx.Err()
+	}
+	scores := make([]float64, len(own.Scores))
+	return scores, p.Score.Score(ctx, scores, b)
+}
+
 // Guard keeps images flagged that are far from all classes: a sum of parts may
 // miss them, as logits can be confident anywhere. With the density −m of
 // DensityPart it adds

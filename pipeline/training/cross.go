@@ -40,26 +40,12 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 	if part, err = part.resplit(o.Seeds[0]); err != nil {
 		return nil, err
 	}
-	raw := *part // not conditioned
 	defer part.release()
-	condition, err := part.condition(ctx)
-	raw.began = part.began
+	raw, trained, err := part.fit(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	trained, err := part.trainHeads(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range trained.heads {
-		h.Conditioning = condition
-	}
-	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: o.TargetTPR, Source: sourceOf(t.Sets[0])}
-	joined, err := raw.fitScoring(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	d.Scoring = joined.Scoring
+	d := trained.detector
 	raw.split.Calibration = t.onePerGroup(without)
 	if d.CalibrationScores, err = raw.calibrate(ctx, d); err != nil {
 		return nil, err

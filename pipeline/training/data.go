@@ -259,11 +259,7 @@ func (t *Data) condition(ctx context.Context) (*head.Conditioning, error) {
 
 // replace puts rows of d values, which fill writes, in the place of data's.
 func (t *Data) replace(data *features.Rows, d int, fill func(write func(at int, rows []float32) error) error) error {
-	labels := make([]int64, data.Len())
-	for i, r := range data.Index {
-		labels[i] = data.Labels[r]
-	}
-	made, err := t.space.Make(d, labels, fill)
+	made, err := t.space.Make(d, data.Chosen(), fill)
 	if err != nil {
 		return err
 	}
@@ -295,17 +291,26 @@ func (t *Data) openValidation(ctx context.Context, dir string) (features.Rows, e
 	if err != nil {
 		return features.Rows{}, err
 	}
-	data := t.Held.With(nil)
+	data := t.Held.Rows
 	data.Labels = labels
-	for i, y := range labels {
-		if y >= 0 {
-			data.Index = append(data.Index, i)
-		}
-	}
+	data = data.Labelled()
 	if len(data.Index) == 0 {
 		return features.Rows{}, fmt.Errorf("features %s have no labels to validate on", dir)
 	}
 	return data, nil
+}
+
+// judging is the table that the validation rows are of.
+func (t *Data) judging() *features.Table {
+	if t.Held != nil {
+		return t.Held
+	}
+	return t.Table
+}
+
+// someValidation returns the features of at most so many validation rows.
+func (t *Data) someValidation(most int) []float32 {
+	return t.judging().Gather(features.Every(t.validation.Index, most))
 }
 
 // classRows counts the rows to train on per class.

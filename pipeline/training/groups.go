@@ -32,12 +32,7 @@ func (t *Data) findGroups(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	labelled := t.Rows.With(nil)
-	for row, y := range t.Labels {
-		if y >= 0 {
-			labelled.Index = append(labelled.Index, row)
-		}
-	}
+	labelled := t.Rows.Labelled()
 	t.Options.stage("looking for copies", 0, -1)
 	alike, err := features.Alike(ctx, labelled)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
@@ -211,12 +212,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 		}
 		in.Train = dataOf(c, copied, len(t.Classes))
 	}
-	from := t.Table
-	if t.Held != nil {
-		from = t.Held
-	}
-	rows := features.Every(t.validation.Index, min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D)))))
-	b := s.Batch(from.Gather(rows))
+	b := s.Batch(t.someValidation(min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D))))))
 	said := own.Own(b.Features)
 	for _, c := range candidates {
 		w := weights[c.name]
@@ -224,10 +220,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 			continue
 		}
 		p := detector.Part{Name: c.name}
-		scores := make([]float64, len(rows))
-		if c.own() {
-			scores = p.Own(said)
-		} else {
+		if !c.own() {
 			var err error
 			if p.Score, err = c.fit(ctx, in); err != nil {
 				return nil, err
@@ -235,9 +228,10 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 			if p.Score == nil {
 				continue
 			}
-			if err := p.Score.Score(ctx, scores, b); err != nil {
-				return nil, err
-			}
+		}
+		scores, err := p.Scores(ctx, b, said)
+		if err != nil {
+			return nil, err
 		}
 		if p.Scale = head.ScaleOf(scores); !p.Scale.Valid() {
 			return nil, errors.New("score " + c.name + " of the validation images is not finite")
@@ -263,19 +257,11 @@ func dataOf(c *Classifier, rows features.Rows, classes int) *posthoc.Data {
 // guardOf returns the guard for the densities of validation rows.
 func guardOf(nearness []float64) *detector.Guard {
 	sorted := slices.Sorted(slices.Values(nearness))
-	g := &detector.Guard{Low: quantile(sorted, guardLow), Middle: quantile(sorted, 0.5), Weight: guardWeight}
+	g := &detector.Guard{Low: linalg.Quantile(sorted, guardLow), Middle: linalg.Quantile(sorted, 0.5), Weight: guardWeight}
 	if reach := 1e-6 * (1 + math.Abs(g.Low)); g.Middle-g.Low < reach { // rows that are all alike
 		g.Middle = g.Low + reach
 	}
 	return g
-}
-
-// quantile interpolates linearly between sorted values.
-func quantile(sorted []float64, q float64) float64 {
-	at := q * float64(len(sorted)-1)
-	low := int(at)
-	high := min(low+1, len(sorted)-1)
-	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
 // falseAlarms are the shares of in-distribution images at which an assessment says
@@ -436,20 +422,19 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	}
 	f.known, f.left = map[string][]float64{}, map[string][]float64{}
 	for _, c := range candidates {
-		if c.own() {
-			p := detector.Part{Name: c.name}
-			f.known[c.name], f.left[c.name] = p.Own(saidKnown), p.Own(saidOut)
-			continue
+		p := detector.Part{Name: c.name}
+		if !c.own() {
+			if p.Score, err = c.fit(ctx, in); err != nil {
+				return err
+			}
+			if p.Score == nil {
+				continue
+			}
 		}
-		s, err := c.fit(ctx, in)
-		if err != nil {
-			return err
-		}
-		if s == nil {
-			continue
-		}
-		f.known[c.name], f.left[c.name] = make([]float64, len(val.Index)), make([]float64, len(rows))
-		if err := errors.Join(s.Score(ctx, f.known[c.name], known), s.Score(ctx, f.left[c.name], out)); err != nil {
+		var leftErr error
+		f.known[c.name], err = p.Scores(ctx, known, saidKnown)
+		f.left[c.name], leftErr = p.Scores(ctx, out, saidOut)
+		if err := errors.Join(err, leftErr); err != nil {
 			return err
 		}
 	}
@@ -475,16 +460,12 @@ func (h *holdOut) closedForm(ctx context.Context, train, val features.Rows, clas
 		}
 	}
 	for _, rows := range []*features.Rows{&train, &val} {
-		labels := make([]int64, len(rows.Index))
-		for i, r := range rows.Index {
-			labels[i] = rows.Labels[r]
-		}
 		if made.Conditioning != nil {
 			x, err := made.Conditioning.Rows(ctx, *rows)
 			if err != nil {
 				return nil, err
 			}
-			*rows = features.All(x, made.Conditioning.Out(), labels)
+			*rows = features.All(x, made.Conditioning.Out(), rows.Chosen())
 		}
 	}
 	network, err := head.ClosedForm(ctx, train, val, classes, from)
@@ -612,7 +593,7 @@ func (t *Data) assessed(known, left []float64, taken map[int]int) detector.Asses
 	c := detector.AssessedClass{AUROC: metrics.AUROC(known, left), Images: len(left), TakenFor: t.Classes[most]}
 	slices.Sort(left)
 	for _, share := range falseAlarms {
-		below, _ := slices.BinarySearch(left, quantile(known, share))
+		below, _ := slices.BinarySearch(left, linalg.Quantile(known, share))
 		c.Curve = append(c.Curve, float64(below)/float64(len(left)))
 		if share == 0.05 {
 			c.Caught = c.Curve[len(c.Curve)-1]

@@ -34,12 +34,8 @@ func (t *Data) validate(ctx context.Context, d *detector.Detector) (*detector.Va
 
 // eachValidation judges validation rows.
 func (t *Data) eachValidation(ctx context.Context, d *detector.Detector, rows []int, do func(label int, v detector.Verdict)) error {
-	from := t.Table
-	if t.Held != nil {
-		from = t.Held
-	}
 	for part := range slices.Chunk(rows, judgedRows) {
-		verdicts, err := d.VerdictsContext(ctx, from.Gather(part))
+		verdicts, err := d.VerdictsContext(ctx, t.judging().Gather(part))
 		if err != nil {
 			return err
 		}

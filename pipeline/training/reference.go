@@ -21,11 +21,7 @@ func (t *Data) samples(raw *Data, d *detector.Detector) (rows []float32, of stri
 	if len(t.sample) > 0 && len(d.Folds) == 0 {
 		return t.sample, "calibration"
 	}
-	from := t.Table
-	if t.Held != nil {
-		from = t.Held
-	}
-	return from.Gather(features.Every(raw.validation.Index, detector.ReferenceImages)), "validation"
+	return raw.someValidation(detector.ReferenceImages), "validation"
 }
 
 // everyRow returns at most n rows of d features, evenly spread over all.

@@ -82,13 +82,7 @@ func (t *Data) FitEnsemble(ctx context.Context, seed uint64, name string, c *Cla
 
 // Labelled returns all training rows with a label.
 func (t *Data) Labelled(c *Classifier) *posthoc.Data {
-	var rows []int
-	for i, y := range t.Labels {
-		if y >= 0 {
-			rows = append(rows, i)
-		}
-	}
-	return c.Data(t.Table, rows, t.Labels, len(t.Classes))
+	return c.Data(t.Table, t.Rows.Labelled().Index, t.Labels, len(t.Classes))
 }
 
 // HeldOut returns the validation rows where they are a feature set of their own,

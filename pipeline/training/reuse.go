@@ -44,10 +44,8 @@ func (t *Data) keptWeights(ctx context.Context) (map[string]float64, error) {
 	said, b := old.Own(x), old.Scoring.Batch(x)
 	weights := map[string]float64{}
 	for _, p := range old.Scoring.Parts {
-		scores := make([]float64, len(said.Nearness))
-		if p.Score == nil {
-			scores = p.Own(said)
-		} else if err := p.Score.Score(ctx, scores, b); err != nil {
+		scores, err := p.Scores(ctx, b, said)
+		if err != nil {
 			return nil, err
 		}
 		scale := head.ScaleOf(scores)
@@ -62,7 +60,7 @@ func (t *Data) keptWeights(ctx context.Context) (map[string]float64, error) {
 // keptValidation returns at most so many of the rows that Options.Keep was validated on.
 func (t *Data) keptValidation(most int) []float32 {
 	if t.Held != nil {
-		return t.Held.Gather(features.Every(t.validation.Index, most))
+		return t.someValidation(most)
 	}
 	return t.Gather(features.Every(t.Options.Keep.Splits["validation"], most))
 }

@@ -53,22 +53,18 @@ func (t *Data) fitOn(ctx context.Context, name string, c *Classifier, own *detec
 // the validation rows. The data are not conditioned.
 func (t *Data) scale(c *Classifier, own *detector.Detector) Scaler {
 	return func(ctx context.Context, p detector.Part) (head.Scale, error) {
-		from, rows := t.Table, t.validation.Index
-		if t.Held != nil {
-			from = t.Held
-		}
+		rows := features.Every(t.validation.Index, scaleRows)
 		if len(rows) == 0 {
 			return head.Scale{}, errNoScale
 		}
-		rows = features.Every(rows, scaleRows)
-		b := posthoc.Batch{Features: from.Gather(rows)}
-		scores := make([]float64, len(rows))
+		b := posthoc.Batch{Features: t.judging().Gather(rows)}
 		if p.Score == nil {
 			return head.ScaleOf(p.Own(own.Own(b.Features))), ctx.Err()
 		}
+		scores := make([]float64, len(rows))
 		b.Features = c.Features(b.Features)
 		if !posthoc.Headless(p.Name) {
-			b.Logits = c.Logits(from, rows)
+			b.Logits = c.Logits(t.judging(), rows)
 		}
 		err := p.Score.Score(ctx, scores, b)
 		return head.ScaleOf(scores), err

@@ -79,10 +79,8 @@ func (t *Data) start(ctx context.Context, c *head.Conditioning, train, val featu
 // each class.
 func read(rows features.Rows, most int, l2 bool) features.Rows {
 	index := spreadClasses(rows, most)
-	x, labels := make([]float32, len(index)*rows.D), make([]int64, len(index))
-	wide := make([]float64, rows.D)
+	x, wide := make([]float32, len(index)*rows.D), make([]float64, rows.D)
 	for i, r := range index {
-		labels[i] = rows.Labels[r]
 		to := x[i*rows.D : (i+1)*rows.D]
 		copy(to, rows.Row(r))
 		if l2 {
@@ -91,7 +89,7 @@ func read(rows features.Rows, most int, l2 bool) features.Rows {
 			kernels.Convert(to, wide)
 		}
 	}
-	return features.All(x, rows.D, labels)
+	return features.All(x, rows.D, rows.With(index).Chosen())
 }
 
 // startWith returns the head of a network that begins as a classifier; nil leaves it

@@ -83,47 +83,28 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	raw := *data // not conditioned
 	defer data.release()
-	condition, err := data.condition(ctx)
-	raw.began = data.began
+	raw, trained, err := data.fit(ctx, kept)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
 	}
-	start := time.Now()
-	trained, err := data.trainHeads(ctx, kept)
-	if err != nil {
-		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
-	}
-	for _, h := range trained.heads {
-		h.Conditioning = condition
-	}
-	result := summarise(trained.history, trained.resumed, time.Since(start).Seconds())
-
-	d := &detector.Detector{
-		Classes: data.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: opts.TargetTPR,
-		Source: sourceOf(data.Sets[0]), History: trained.history, Relabelled: data.relabelled,
-		Splits: map[string][]int{"validation": data.split.Validation, "calibration": data.split.Calibration},
-	}
+	result, d, joined := summarise(trained), trained.detector, trained.joined
+	d.History, d.Relabelled, d.Assessment = trained.history, data.relabelled, joined.Assessment
+	d.Splits = map[string][]int{"validation": data.split.Validation, "calibration": data.split.Calibration}
 	if len(data.split.LeftOut) > 0 {
 		d.Splits["left_out"] = data.split.LeftOut
 	}
-	joined, err := raw.fitScoring(ctx, d)
-	if err != nil {
-		return nil, nil, fmt.Errorf("train on %s: %w", data.Dirs[0], err)
-	}
-	d.Scoring, d.Assessment, result.Assessment, result.NoAssessment = joined.Scoring, joined.Assessment, joined.Assessment, joined.Why
 	opts.stage("calibration", 0, -1)
-	if err := data.setThreshold(ctx, &raw, d); err != nil {
+	if err := data.setThreshold(ctx, raw, d); err != nil {
 		return nil, nil, fmt.Errorf("calibrate on %s: %w", data.Dirs[0], err)
 	}
 	if d.Confidence, err = raw.fitConfidence(ctx, d); err != nil {
 		return nil, nil, err
 	}
-	if d.Reference, err = data.reference(ctx, &raw, d); err != nil {
+	if d.Reference, err = data.reference(ctx, raw, d); err != nil {
 		return nil, nil, err
 	}
-	rows, _ := data.samples(&raw, d)
+	rows, _ := data.samples(raw, d)
 	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
@@ -188,11 +169,41 @@ func (data *Data) record(opts Options, result *Result, window int) detector.Trai
 	}
 }
 
+// fit conditions the rows, trains the heads and fits the score, for a detector that is
+// not calibrated. raw is the data that are not conditioned; t has the conditioned
+// rows until release.
+func (t *Data) fit(ctx context.Context, kept *checkpoint) (raw *Data, trained *trainedHeads, err error) {
+	before := *t
+	condition, err := t.condition(ctx)
+	before.began = t.began
+	if err != nil {
+		return nil, nil, err
+	}
+	start := time.Now()
+	if trained, err = t.trainHeads(ctx, kept); err != nil {
+		return nil, nil, err
+	}
+	trained.seconds = time.Since(start).Seconds()
+	for _, h := range trained.heads {
+		h.Conditioning = condition
+	}
+	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: t.Options.TargetTPR, Source: sourceOf(t.Sets[0])}
+	trained.detector = d
+	if trained.joined, err = before.fitScoring(ctx, d); err != nil {
+		return nil, nil, err
+	}
+	d.Scoring = trained.joined.Scoring
+	return &before, trained, nil
+}
+
 // trainedHeads are the heads whose training ended well.
 type trainedHeads struct {
 	heads    []*head.Head
+	detector *detector.Detector // of them
+	joined   *Joined            // its score
 	seeds    []uint64
 	history  [][]head.Epoch
+	seconds  float64
 	resumed  int // steps of them that were taken before a checkpoint
 	window   int // rows that were shuffled together; 0 means all
 	warnings []string
@@ -330,21 +341,21 @@ func (t *Data) trainedOn(ctx context.Context) ([]detector.TrainingSet, error) {
 	return append(all, t.calibratedOn...), err
 }
 
-// summarise condenses the heads' histories; resumed of their steps took none of
+// summarise condenses the heads' histories; the steps before a checkpoint took none of
 // the seconds.
-func summarise(history [][]head.Epoch, resumed int, seconds float64) *Result {
+func summarise(t *trainedHeads) *Result {
 	var accuracy float64
-	r := &Result{Seconds: seconds, ValAccuracy: &accuracy, Warnings: []string{}}
-	for _, epochs := range history {
+	r := &Result{Seconds: t.seconds, ValAccuracy: &accuracy, Warnings: []string{}, Assessment: t.joined.Assessment, NoAssessment: t.joined.Why}
+	for _, epochs := range t.history {
 		last := epochs[len(epochs)-1]
-		share := 1 / float64(len(history))
+		share := 1 / float64(len(t.history))
 		r.Epochs = last.Epoch
 		r.Steps += last.Steps
 		r.TrainLoss += last.TrainLoss * share
 		r.ValLoss += last.ValLoss * share
 		accuracy += last.ValAccuracy * share
 	}
-	r.StepsPerSecond = float64(r.Steps-resumed) / seconds
+	r.StepsPerSecond = float64(r.Steps-t.resumed) / t.seconds
 	return r
 }
 
