@@ -1,22 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"image"
 	"io"
-	"log"
 	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	ort "github.com/yalue/onnxruntime_go"
 
@@ -81,30 +79,23 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 		return err
 	}
 
-	measured, used := map[string][]float64{}, map[string][]float64{} // ms of each round, and of the processors
-	note := func(round int, what string, per int, do func() error) error {
-		start, before := time.Now(), processTime()
+	// The figures of a round are ms and processor ms of each of these.
+	whats := []string{"decode", "run", "verdict", "load", "detect one", "extract folder", "detect folder", "why", "where"}
+	var figures []float64
+	note := func(what string, per int, do func() error) error {
+		before := used()
 		if err := do(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		for _, table := range []map[string][]float64{measured, used} {
-			if table[what] == nil {
-				table[what] = make([]float64, *d.rounds)
-			}
-		}
-		measured[what][round] += time.Since(start).Seconds() * 1000 / float64(per)
-		used[what][round] += (processTime() - before).Seconds() * 1000 / float64(per)
+		took, at := used().minus(before), 2*slices.Index(whats, what)
+		figures[at] += took.wall.Seconds() * 1000 / float64(per)
+		figures[at+1] += took.cpu.Seconds() * 1000 / float64(per)
 		return nil
 	}
 	program := func(args ...string) func() error {
 		return func() error {
-			var says bytes.Buffer
-			cmd := exec.CommandContext(ctx, file, args...)
-			cmd.Stderr = &says
-			if err := cmd.Run(); err != nil {
-				return fmt.Errorf("%w: %s", err, says.String())
-			}
-			return nil
+			_, err := run(exec.CommandContext(ctx, file, args...), nil)
+			return err
 		}
 	}
 	mapped := photos[:min(len(photos), 16)]
@@ -115,43 +106,45 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	defer func() { err = errors.Join(err, closeJudge()) }()
 	var img *image.NRGBA // reused, as detect does
 	verdict := []string{"detect", "--detector", detector, "--model", *d.model, "--json", "--quiet"}
-	for round := range *d.rounds {
-		log.Printf("round %d of %d", round+1, *d.rounds)
-		features := filepath.Join(dir, "features")
+	features := filepath.Join(dir, "features")
+	round := contender{"all", func() ([]float64, error) {
+		figures = make([]float64, 2*len(whats))
 		err := errors.Join(
 			// Alternately, so that the caches are as after decoding.
 			each(photos, func(photo string) (err error) {
 				return errors.Join(
-					note(round, "decode", len(photos), func() error {
+					note("decode", len(photos), func() error {
 						img, err = decode(ctx, photo, preprocess.DecodeOptions{For: model.Spec, Reuse: img})
 						return err
 					}),
-					note(round, "run", len(photos), func() error { return runner.Run(ctx, 1) }),
+					note("run", len(photos), func() error { return runner.Run(ctx, 1) }),
 				)
 			}),
 			each(photos, func(photo string) error {
-				return note(round, "verdict", len(photos), func() error { return judging.judge(photo) })
+				return note("verdict", len(photos), func() error { return judging.judge(photo) })
 			}),
-			note(round, "load", 1, func() error { return load(model) }),
-			note(round, "detect one", 1, program(append(verdict, photos[0])...)),
-			note(round, "extract folder", *d.images, program("extract", "--model", *d.model, "--images", folder, "--out", features, "--quiet")),
-			note(round, "detect folder", *d.images, program(append(verdict, folder)...)),
-			note(round, "why", len(mapped), func() error { return explain(false) }),
-			note(round, "where", len(mapped), func() error { return explain(true) }),
+			note("load", 1, func() error { return load(model) }),
+			note("detect one", 1, program(append(verdict, photos[0])...)),
+			note("extract folder", *d.images, program("extract", "--model", *d.model, "--images", folder, "--out", features, "--quiet")),
+			note("detect folder", *d.images, program(append(verdict, folder)...)),
+			note("why", len(mapped), func() error { return explain(false) }),
+			note("where", len(mapped), func() error { return explain(true) }),
 			os.RemoveAll(features),
 		)
-		if err != nil {
-			return err
-		}
+		return figures, err
+	}}
+	medians, err := byTurns(*d.rounds, "ms and processor ms of "+strings.Join(whats, ", "), strings.Repeat("%.2f (%.2f) ", len(whats)), []contender{round})
+	if err != nil {
+		return err
 	}
 
 	if err := judging.close(); err != nil {
 		return err
 	}
 
-	ms := func(what string) float64 { return median(measured[what]) }
+	ms := func(what string) float64 { return medians[0][2*slices.Index(whats, what)] }
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	cpu := func(what string) float64 { return median(used[what]) }
+	cpu := func(what string) float64 { return medians[0][2*slices.Index(whats, what)+1] }
 	fmt.Fprintf(w, "one of %d photographs\tms\t\tprocessor ms\t\n", len(photos))
 	fmt.Fprintf(w, "decoding\t%.2f\t\t%.2f\t\n", ms("decode"), cpu("decode"))
 	fmt.Fprintf(w, "the model's own run\t%.2f\t\t%.2f\t\n", ms("run"), cpu("run"))

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"image"
-	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,18 +54,6 @@ type subject struct {
 	batches      []int // batch sizes of the peer; the best result is used
 }
 
-// A contender is one way to extract. It is measured once per round.
-type contender struct {
-	name    string
-	measure func() (speed, error)
-}
-
-// speed is the speed of a contender.
-type speed struct {
-	rate float64 // images per second
-	cost float64 // milliseconds of processor time per image
-}
-
 func (e *extraction) measure(ctx context.Context, dir string) (err error) {
 	if e.file, err = build(*e.program, dir); err != nil {
 		return err
@@ -105,17 +92,17 @@ func (e *extraction) measure(ctx context.Context, dir string) (err error) {
 		if err != nil {
 			return err
 		}
-		contenders := []contender{{"ours", func() (speed, error) {
-			start, used, err := e.extract(s.folder, one, filepath.Join(dir, "features"))
+		contenders := []contender{{"ours", func() ([]float64, error) {
+			began, err := e.extract(s.folder, one, filepath.Join(dir, "features"))
 			if err != nil {
-				return speed{}, err
+				return nil, err
 			}
-			took, usedAll, err := e.extract(s.folder, all, filepath.Join(dir, "features"))
-			n := float64(s.images - 1)
-			return speed{n / (took - start).Seconds(), 1000 * (usedAll - used).Seconds() / n}, err
+			whole, err := e.extract(s.folder, all, filepath.Join(dir, "features"))
+			took, n := whole.minus(began), float64(s.images-1)
+			return []float64{n / took.wall.Seconds(), 1000 * took.cpu.Seconds() / n}, err
 		}}}
 		for _, batch := range []int{1, 4} {
-			contenders = append(contenders, contender{fmt.Sprintf("onnxruntime alone, from Go, batch %d", batch), func() (speed, error) {
+			contenders = append(contenders, contender{fmt.Sprintf("onnxruntime alone, from Go, batch %d", batch), func() ([]float64, error) {
 				return e.alone(ctx, s, photos[0], batch)
 			}})
 		}
@@ -124,10 +111,10 @@ func (e *extraction) measure(ctx context.Context, dir string) (err error) {
 			for _, batch := range s.batches {
 				b := strconv.Itoa(batch)
 				contenders = append(contenders,
-					contender{fmt.Sprintf("onnxruntime alone, from Python, batch %d", batch), func() (speed, error) {
+					contender{fmt.Sprintf("onnxruntime alone, from Python, batch %d", batch), func() ([]float64, error) {
 						return peer(python, "alone", s.folder, folder, processes, b, fmt.Sprint(s.seconds))
 					}},
-					contender{fmt.Sprintf("Python, %d processes, batch %d", *e.cores, batch), func() (speed, error) {
+					contender{fmt.Sprintf("Python, %d processes, batch %d", *e.cores, batch), func() ([]float64, error) {
 						return peer(python, "extract", s.folder, all, processes, b)
 					}})
 			}
@@ -139,34 +126,23 @@ func (e *extraction) measure(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// race measures each contender in every round. It prints the medians, and the
-// ratios of ours, the first, to each and to the best of each kind.
+// race prints the images per second and the milliseconds of processor time per image of
+// contenders, and the ratios of ours, the first, to each and to the best of each kind.
 func (e *extraction) race(w *tabwriter.Writer, what string, contenders []contender) error {
-	rates, costs := make([][]float64, len(contenders)), make([][]float64, len(contenders))
-	for round := range *e.rounds {
-		for i, c := range contenders {
-			v, err := c.measure()
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", what, c.name, err)
-			}
-			log.Printf("round %d of %d: %-20s %-40s %8.1f images/s %8.2f ms of processor", round+1, *e.rounds, what, c.name, v.rate, v.cost)
-			rates[i], costs[i] = append(rates[i], v.rate), append(costs[i], v.cost)
-		}
+	medians, err := byTurns(*e.rounds, what, "%.1f images/s, %.2f ms of processor", contenders)
+	if err != nil {
+		return err
 	}
-	var ours speed
-	best := map[string]speed{}
-	show := func(name string, v speed) {
-		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.2f×\t%.2f\t%.2f×\t\n", what, name, v.rate, ours.rate/v.rate, v.cost, ours.cost/v.cost)
+	ours, best := medians[0], map[string][]float64{}
+	show := func(name string, v []float64) {
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.2f×\t%.2f\t%.2f×\t\n", what, name, v[0], ours[0]/v[0], v[1], ours[1]/v[1])
 	}
 	for i, c := range contenders {
-		v := speed{median(rates[i]), median(costs[i])}
-		if i == 0 {
-			ours = v
-		}
+		v := medians[i]
 		show(c.name, v)
 		kind, _, _ := strings.Cut(c.name, ",")
 		if before, ok := best[kind]; ok {
-			v = speed{max(v.rate, before.rate), min(v.cost, before.cost)}
+			v = []float64{max(v[0], before[0]), min(v[1], before[1])}
 		}
 		best[kind] = v
 	}
@@ -188,35 +164,30 @@ func (e *extraction) command(model, images, out string, flags ...string) (*exec.
 	return cmd, nil
 }
 
-// extract runs our program and returns its wall-clock and its processor time.
-func (e *extraction) extract(model, images, out string) (took, used time.Duration, err error) {
+// extract runs our program.
+func (e *extraction) extract(model, images, out string) (usage, error) {
 	cmd, err := e.command(model, images, out, "--quiet")
 	if err != nil {
-		return 0, 0, err
+		return usage{}, err
 	}
-	cmd.Stderr = os.Stderr
-	start := time.Now()
-	if err := cmd.Run(); err != nil {
-		return 0, 0, err
-	}
-	return time.Since(start), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+	r, err := run(cmd, nil)
+	return r.usage, err
 }
 
-// peer runs the Python program, which prints a speed.
-func peer(python string, args ...string) (v speed, err error) {
-	cmd := exec.Command(python, append([]string{"scripts/benchmarks/peer_extract.py"}, args...)...)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return v, err
+// peer runs the Python program, which prints images per second and milliseconds of
+// processor time per image.
+func peer(python string, args ...string) ([]float64, error) {
+	args = append([]string{python, "scripts/benchmarks/peer_extract.py"}, args...)
+	r, err := run(pinned(context.Background(), "", []string{"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"}, args...), nil)
+	v := make([]float64, 2)
+	if err == nil {
+		_, err = fmt.Sscan(string(r.out), &v[0], &v[1])
 	}
-	_, err = fmt.Sscan(string(out), &v.rate, &v.cost)
 	return v, err
 }
 
 // alone measures the session on all cores with prepared tensors.
-func (e *extraction) alone(ctx context.Context, s subject, photograph string, batch int) (v speed, err error) {
+func (e *extraction) alone(ctx context.Context, s subject, photograph string, batch int) (v []float64, err error) {
 	model, err := extractor.OpenModel(s.folder, extractor.ModelOptions{})
 	if err != nil {
 		return v, err
@@ -245,6 +216,7 @@ func (e *extraction) alone(ctx context.Context, s subject, photograph string, ba
 		group errgroup.Group
 		mu    sync.Mutex
 		total int
+		rate  float64
 		used  = processTime()
 	)
 	for _, r := range runners {
@@ -259,13 +231,12 @@ func (e *extraction) alone(ctx context.Context, s subject, photograph string, ba
 			mu.Lock()
 			defer mu.Unlock()
 			total += done
-			v.rate += float64(done) / time.Since(start).Seconds()
+			rate += float64(done) / time.Since(start).Seconds()
 			return nil
 		})
 	}
 	err = group.Wait()
-	v.cost = 1000 * (processTime() - used).Seconds() / float64(total)
-	return v, err
+	return []float64{rate, 1000 * (processTime() - used).Seconds() / float64(total)}, err
 }
 
 func decode(ctx context.Context, file string, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
@@ -301,7 +272,7 @@ func (e *extraction) preprocess(ctx context.Context, w *tabwriter.Writer, s subj
 		return err
 	}
 	tensor := make([]float32, spec.Channels()*spec.Height*spec.Width)
-	contenders := []contender{{"ours", func() (speed, error) {
+	contenders := []contender{{"ours", func() ([]float64, error) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 		const turns = 10
 		var img *image.NRGBA // as each worker of an extraction has
@@ -310,26 +281,26 @@ func (e *extraction) preprocess(ctx context.Context, w *tabwriter.Writer, s subj
 			for _, file := range alike {
 				var err error
 				if img, err = decode(ctx, file, preprocess.DecodeOptions{For: spec, Reuse: img}); err != nil {
-					return speed{}, err
+					return nil, err
 				}
 				if err := spec.Tensor(tensor, img, preprocess.NCHW); err != nil {
-					return speed{}, err
+					return nil, err
 				}
 			}
 		}
 		return onOneCore(1000 * (processTime() - start).Seconds() / turns / float64(len(alike))), nil
 	}}}
 	if python != "" {
-		contenders = append(contenders, contender{"Pillow and numpy", func() (speed, error) {
+		contenders = append(contenders, contender{"Pillow and numpy", func() ([]float64, error) {
 			v, err := peer(python, "preprocess", s.folder, folder)
-			return onOneCore(v.cost), err
+			return onOneCore(v[1]), err
 		}})
 	}
 	return e.race(w, "500×375 to tensor", contenders)
 }
 
 // onOneCore is the speed of a task that takes a number of milliseconds of one processor.
-func onOneCore(cost float64) speed { return speed{1000 / cost, cost} }
+func onOneCore(cost float64) []float64 { return []float64{1000 / cost, cost} }
 
 // showMemory prints the resident memory of an extraction with its progress.
 func (e *extraction) showMemory(model, images, out string) error {
@@ -346,21 +317,7 @@ func (e *extraction) showMemory(model, images, out string) error {
 	}
 	lines := bufio.NewScanner(progress)
 	for lines.Scan() {
-		fmt.Printf("%s: %s\n", resident(cmd.Process.Pid), lines.Text())
+		fmt.Printf("%d kB: %s\n", proc(cmd.Process.Pid, "status", "VmRSS:"), lines.Text())
 	}
 	return cmd.Wait()
-}
-
-// resident returns the resident memory of a process on Linux.
-func resident(pid int) string {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return err.Error()
-	}
-	for line := range strings.Lines(string(status)) {
-		if size, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			return strings.TrimSpace(size)
-		}
-	}
-	return "ended"
 }

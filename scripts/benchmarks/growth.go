@@ -405,10 +405,10 @@ func peerCost(ctx context.Context, what, dir string, more ...string) (c cost, se
 	if python == "" {
 		return c, 0, fmt.Errorf("%s: %w", library, errNoPeer)
 	}
-	s := scoring{threads: runtime.GOMAXPROCS(0)}
-	out, err := s.pinned(ctx, append([]string{python, "-c", growthPeer, library, step, dir}, more...)...)
+	cores := runtime.GOMAXPROCS(0)
+	r, err := run(pinned(ctx, firstCores(cores), withThreads(cores), append([]string{python, "-c", growthPeer, library, step, dir}, more...)...), nil)
 	if err == nil {
-		_, err = fmt.Sscan(string(out), &c.seconds, &c.memory, &seconds)
+		_, err = fmt.Sscan(string(r.out), &c.seconds, &c.memory, &seconds)
 	}
 	return c, seconds, err
 }

@@ -18,7 +18,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -32,7 +31,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime/pprof"
 	"slices"
 	"strings"
 
@@ -75,10 +73,6 @@ func main() {
 	}
 }
 
-func addRounds(f *flag.FlagSet, usual int) *int {
-	return f.Int("rounds", usual, "how often each candidate is measured")
-}
-
 func addProgram(f *flag.FlagSet) *string {
 	return f.String("program", "", "the program mlrbfn, as a `FILE` (default: build it)")
 }
@@ -95,27 +89,13 @@ func build(file, dir string) (string, error) {
 	return file, nil
 }
 
-// output runs a program and returns what it prints. An error holds the last line
-// that the program printed on standard error.
-func output(env []string, name string, args ...string) ([]byte, error) {
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), env...)
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		lines := bytes.Split(bytes.TrimSpace(exit.Stderr), []byte("\n"))
-		err = fmt.Errorf("%w: %s", err, lines[len(lines)-1])
-	}
-	return out, err
-}
-
 // peersPython returns the Python of MLRBFN_PEERS_PYTHON if it has the modules.
 // Otherwise it logs why there is no peer.
 func peersPython(modules string) string {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {
 		log.Printf("no peer: set MLRBFN_PEERS_PYTHON to a Python with %s, or use --install", modules)
-	} else if _, err := output(nil, python, "-c", "import "+modules); err != nil {
+	} else if _, err := run(exec.Command(python, "-c", "import "+modules), nil); err != nil {
 		log.Printf("no peer: %v; use another MLRBFN_PEERS_PYTHON, or --install", err)
 		return ""
 	}
@@ -205,31 +185,4 @@ func repeat(photographs []string, dir string, n int) (string, error) {
 		}
 	}
 	return dir, nil
-}
-
-// median returns the median, or 0 without values.
-func median(x []float64) float64 {
-	if len(x) == 0 {
-		return 0
-	}
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
-}
-
-// profile writes a CPU profile to a file, until stop is called; "" writes none.
-func profile(file string) (stop func() error, err error) {
-	if file == "" {
-		return func() error { return nil }, nil
-	}
-	f, err := os.Create(file)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(f); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() error {
-		pprof.StopCPUProfile()
-		return f.Close()
-	}, nil
 }

@@ -9,7 +9,6 @@ import (
 	"image"
 	"image/color"
 	"image/png"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -123,62 +122,35 @@ func draw(images string, n int) error {
 // watch runs a program and prints how its memory grew, and for an extraction to out
 // the time of the first row.
 func (m *million) watch(out string, args ...string) error {
-	cmd := exec.Command(m.file, append(args, "--json")...)
-	cmd.Stderr = io.Discard
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
 	fmt.Println("mlrbfn", strings.Join(args, " "))
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	var firstRow time.Duration
-	var rss []string
-	most := 0
-	next := 5 * time.Second
-	for {
-		select {
-		case err := <-done:
-			took := time.Since(start)
-			fmt.Printf("  %s", stdout.String())
-			if err != nil {
-				return fmt.Errorf("mlrbfn %s: %w", args[0], err)
-			}
-			if firstRow > 0 {
-				fmt.Printf("  first row after %.2f s\n", firstRow.Seconds())
-			}
-			fmt.Printf("  %.1f s, %.0f images/s, %.1f s of processor time; resident memory without mapped files at most %d MiB, every 5 s: %s\n\n",
-				took.Seconds(), float64(*m.images)/took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
-				most, strings.Join(rss, " "))
-			return nil
-		case <-tick.C:
-		}
-		now := anonymous(cmd.Process.Pid)
-		most = max(most, now)
+	var grown []string
+	start, next := time.Now(), 5*time.Second
+	r, err := run(exec.Command(m.file, append(args, "--json")...), func(anonymous int64) error {
 		if took := time.Since(start); took >= next {
 			next += 5 * time.Second
-			rss = append(rss, strconv.Itoa(now))
+			grown = append(grown, strconv.FormatInt(anonymous>>20, 10))
 		}
-		if firstRow == 0 && out != "" {
-			if info, err := os.Stat(filepath.Join(out+".partial", "rows.jsonl")); err == nil && info.Size() > 0 {
-				firstRow = time.Since(start)
-			} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		if firstRow > 0 || out == "" {
+			return nil
 		}
+		info, err := os.Stat(filepath.Join(out+".partial", "rows.jsonl"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && info.Size() > 0 {
+			firstRow = time.Since(start)
+		}
+		return err
+	})
+	fmt.Printf("  %s", r.out)
+	if err != nil {
+		return fmt.Errorf("mlrbfn %s: %w", args[0], err)
 	}
-}
-
-// anonymous returns the resident memory of a process in MiB without mapped
-// files, or 0 if the system does not tell.
-func anonymous(pid int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, after, _ := strings.Cut(string(text), "RssAnon:")
-	var kib int
-	_, _ = fmt.Sscan(after, &kib) // stays 0 if it is not a number
-	return kib >> 10
+	if firstRow > 0 {
+		fmt.Printf("  first row after %.2f s\n", firstRow.Seconds())
+	}
+	fmt.Printf("  %.1f s, %.0f images/s, %.1f s of processor time; resident memory without mapped files at most %d MiB, every 5 s: %s\n\n",
+		r.wall.Seconds(), float64(*m.images)/r.wall.Seconds(), r.cpu.Seconds(), r.anonymous>>20, strings.Join(grown, " "))
+	return nil
 }

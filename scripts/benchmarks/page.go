@@ -77,7 +77,7 @@ func (b *paging) measure(_ context.Context, dir string) (err error) {
 		{"extract", "--quiet", "--model", "pixels", "--images", filepath.Join(b.dir, "train"), "--out", features},
 		{"train", "--quiet", "--features", features, "--out", detector},
 	} {
-		if _, err := output(nil, b.file, args...); err != nil {
+		if _, err := run(exec.Command(b.file, args...), nil); err != nil {
 			return err
 		}
 	}
@@ -103,31 +103,11 @@ func (b *paging) detect(table *tabwriter.Writer, n int, args []string) error {
 	for from := 0; from < n; from += perFolder {
 		args = append(args, folderOf(filepath.Join(b.dir, "new"), from/perFolder))
 	}
-	cmd := exec.Command(b.file, args...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		return err
+	r, err := run(exec.Command(b.file, args...), nil)
+	if err != nil {
+		return fmt.Errorf("detect: %w", err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	most := 0
-	for running := true; running; {
-		select {
-		case err := <-done:
-			if err != nil {
-				return fmt.Errorf("detect: %w: %s", err, stderr.Bytes())
-			}
-			running = false
-		case <-tick.C:
-			most = max(most, anonymous(cmd.Process.Pid))
-		}
-	}
-	took := time.Since(start).Seconds()
-	cpu := (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+	took, cpu, most := r.wall.Seconds(), r.cpu.Seconds(), r.anonymous>>20
 	if page == "" {
 		fmt.Fprintf(table, "%d\tdetect\t%.1f\t%.1f\t%d\t\t\t\t\n", n, took, cpu, most)
 		return table.Flush()

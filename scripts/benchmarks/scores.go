@@ -9,8 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/metrics"
-	"time"
 
 	"gonum.org/v1/gonum/mat"
 
@@ -31,8 +29,7 @@ type scoring struct {
 
 	evaluateDim int
 
-	what, in string   // for one measurement
-	env      []string // of the peer
+	what, in string // for one measurement
 }
 
 func benchScores(f *flag.FlagSet) func(ctx context.Context, dir string) error {
@@ -145,38 +142,4 @@ func covariance(ctx context.Context, data *posthoc.Data) (*mat.SymDense, error) 
 		return nil, err
 	}
 	return m.Within(ctx, r)
-}
-
-// usage is wall-clock time and the processor time of the program's threads. On a
-// busy machine, processor time divided by the cores estimates the wall-clock time
-// of an idle one.
-type usage struct{ wall, cpu time.Duration }
-
-var start = time.Now()
-
-// used is usage since the program's start.
-func used() usage { return usage{time.Since(start), processTime()} }
-
-func (u usage) plus(v usage) usage  { return usage{u.wall + v.wall, u.cpu + v.cpu} }
-func (u usage) minus(v usage) usage { return usage{u.wall - v.wall, u.cpu - v.cpu} }
-
-// watch returns what do took and the peak of the program's memory without mapped
-// files.
-func watch(do func() error) (took usage, peak uint64, err error) {
-	runtime.GC()
-	done := make(chan error)
-	start := used()
-	go func() { done <- do() }()
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-done:
-			return used().minus(start), peak, err
-		case <-tick.C:
-			metrics.Read(sample)
-			peak = max(peak, sample[0].Value.Uint64()+sample[1].Value.Uint64())
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -39,42 +38,51 @@ func (o *scoring) compare(ctx context.Context, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	contenders := map[string]func(what string) []string{
-		"ours": func(what string) []string {
-			return []string{own, "scores", "--measure", what, "--in", path, "--train", fmt.Sprint(o.train), "--classes", fmt.Sprint(o.classes), "--k", fmt.Sprint(o.k), "--memory", fmt.Sprint(o.memory)}
-		},
-	}
-	if python, env := numpy(ctx); python == "" {
+	commands := []func(what string) []string{func(what string) []string {
+		return []string{own, "scores", "--measure", what, "--in", path, "--train", fmt.Sprint(o.train), "--classes", fmt.Sprint(o.classes), "--k", fmt.Sprint(o.k), "--memory", fmt.Sprint(o.memory)}
+	}}
+	python, env := numpy(ctx)
+	if python == "" {
 		log.Print("no numpy to compare with: set MLRBFN_PEERS_PYTHON to a Python that has it, or run `make setup`")
 	} else {
-		o.env = env
-		contenders["numpy"] = func(what string) []string {
+		commands = append(commands, func(what string) []string {
 			return []string{python, "-c", scoresPeer, what, path, fmt.Sprint(o.train), fmt.Sprint(o.classes), fmt.Sprint(o.k)}
-		}
+		})
 	}
-	wall, cpu := map[[2]string][]float64{}, map[[2]string][]float64{}
-	for range o.rounds {
-		for _, what := range compared {
-			for name, command := range contenders {
-				var w, c float64
-				out, err := o.pinned(ctx, command(what)...)
+	env = append(env, withThreads(o.threads)...)
+	// Both print wall-clock and processor time.
+	var contenders []contender
+	for i, command := range commands {
+		contenders = append(contenders, contender{[]string{"ours", "numpy"}[i], func() ([]float64, error) {
+			figures := make([]float64, 0, 2*len(compared))
+			for _, what := range compared {
+				r, err := run(pinned(ctx, firstCores(o.threads), env, command(what)...), nil)
+				var wall, cpu float64
 				if err == nil {
-					_, err = fmt.Sscan(string(out), &w, &c)
+					_, err = fmt.Sscan(string(r.out), &wall, &cpu)
 				}
 				if err != nil {
-					return fmt.Errorf("%s, %s: %w", name, what, err)
+					return nil, fmt.Errorf("%s: %w", what, err)
 				}
-				key := [2]string{name, what}
-				wall[key], cpu[key] = append(wall[key], w), append(cpu[key], c)
+				figures = append(figures, wall, cpu)
 			}
-		}
+			return figures, nil
+		}})
+	}
+	format := strings.Repeat("%.3f s (processor %.3f s) ", len(compared))
+	medians, err := byTurns(o.rounds, strings.Join(compared, ", "), format, contenders)
+	if err != nil {
+		return err
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "%d × %d × %d, %d threads\tours s\tnumpy s\tours is\tours CPU s\tnumpy CPU s\tours is\t\n", o.train, o.queries, o.dim, o.threads)
-	for _, what := range compared {
+	for i, what := range compared {
 		fmt.Fprintf(table, "%s\t", what)
-		for _, of := range []map[[2]string][]float64{wall, cpu} {
-			ours, theirs := median(of[[2]string{"ours", what}]), median(of[[2]string{"numpy", what}])
+		for k := range 2 {
+			ours, theirs := medians[0][2*i+k], 0.
+			if len(medians) > 1 {
+				theirs = medians[1][2*i+k]
+			}
 			fmt.Fprintf(table, "%.3f\t%.3f\t%.2f×\t", ours, theirs, theirs/ours)
 		}
 		fmt.Fprintln(table)
@@ -99,24 +107,8 @@ func numpy(ctx context.Context) (python string, env []string) {
 	return "", nil
 }
 
-// pinned runs a program on the first cores and returns what it prints.
-func (o *scoring) pinned(ctx context.Context, command ...string) ([]byte, error) {
-	if taskset, err := exec.LookPath("taskset"); err == nil {
-		command = append([]string{taskset, "-c", fmt.Sprintf("0-%d", o.threads-1)}, command...)
-	}
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Env = append(os.Environ(), o.env...)
-	for _, name := range []string{"GOMAXPROCS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"} {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", name, o.threads))
-	}
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil && stderr.Len() > 0 {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
-	}
-	return out, err
-}
+// firstCores lists the first n processors.
+func firstCores(n int) string { return fmt.Sprintf("0-%d", n-1) }
 
 // measureOne prints the wall-clock and the processor time of one measurement.
 func (o *scoring) measureOne(ctx context.Context, stdout io.Writer) (err error) {

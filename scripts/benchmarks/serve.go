@@ -162,37 +162,32 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	onFolder := func(folder string) (wall, cpu time.Duration, err error) {
-		start := time.Now()
-		cmd := pinned(ctx, *s.cpus, program, "detect", "--detector", detector, "--model", *s.model, "--json", "--quiet", folder)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return 0, 0, fmt.Errorf("detect: %w: %.500s", err, out)
-		}
-		return time.Since(start), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+	n, m := float64(*s.images), float64(*s.images-1)
+	figures := func(u usage, n float64) []float64 { return []float64{n / u.wall.Seconds(), 1000 * u.cpu.Seconds() / n} }
+	onFolder := func(folder string) (usage, error) {
+		r, err := run(pinned(ctx, *s.cpus, nil, program, "detect", "--detector", detector, "--model", *s.model, "--json", "--quiet", folder), nil)
+		return r.usage, err
 	}
-	var served, servedCPU, detected, detectedCPU time.Duration
-	for round := range *s.rounds {
-		log.Printf("round %d: %d clients, and detect on a folder", round+1, *s.clients)
-		before := server.processTime()
-		took, err := s.flood(photos, good)
-		if err != nil {
-			return err
-		}
-		served += took
-		servedCPU += server.processTime() - before
-		begin, beginCPU, err := onFolder(one)
-		if err != nil {
-			return err
-		}
-		took, cpu, err := onFolder(folder)
-		if err != nil {
-			return err
-		}
-		detected += took - begin
-		detectedCPU += cpu - beginCPU
+	medians, err := byTurns(*s.rounds, "throughput", "%.1f images/s, %.2f ms of processor", []contender{
+		{fmt.Sprintf("%d clients", *s.clients), func() ([]float64, error) {
+			before := server.processTime()
+			took, err := s.flood(photos, good)
+			return figures(usage{took, server.processTime() - before}, n), err
+		}},
+		{"detect on a folder", func() ([]float64, error) {
+			began, err := onFolder(one)
+			if err != nil {
+				return nil, err
+			}
+			whole, err := onFolder(folder)
+			return figures(whole.minus(began), m), err
+		}},
+	})
+	if err != nil {
+		return err
 	}
-	n, m := float64(*s.rounds**s.images), float64(*s.rounds*(*s.images-1))
-	rate, detect := n/served.Seconds(), m/detected.Seconds()
+	served, detected := medians[0], medians[1]
+	rate := served[0]
 	const share = 0.7
 	even, random := arrivals(*s.images, share*rate, false), arrivals(*s.images, share*rate, true)
 	servers, err := processors(ctx, *s.cpus)
@@ -226,8 +221,8 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	ms := func(d time.Duration, n float64) float64 { return d.Seconds() * 1000 / n }
-	fmt.Fprintf(w, "%d clients, images/s\t%.1f\t%.3f× of detect\tprocessor ms/image of the service %.2f\t\n", *s.clients, rate, rate/detect, ms(servedCPU, n))
-	fmt.Fprintf(w, "detect on a folder, images/s (without its start)\t%.1f\t\tprocessor ms/image %.2f\t\n", detect, ms(detectedCPU, m))
+	fmt.Fprintf(w, "%d clients, images/s\t%.1f\t%.3f× of detect\tprocessor ms/image of the service %.2f\t\n", *s.clients, rate, rate/detected[0], served[1])
+	fmt.Fprintf(w, "detect on a folder, images/s (without its start)\t%.1f\t\tprocessor ms/image %.2f\t\n", detected[0], detected[1])
 	fmt.Fprintf(w, "a verdict without a service, ms\tp50 %.1f\tp99 %.1f\t\t\n", alone.quantile(0.5), alone.quantile(0.99))
 	fmt.Fprintf(w, "idle, ms\tp50 %.1f\tp99 %.1f\t%.2f× of p50 without a service\t\n", idle.quantile(0.5), idle.quantile(0.99), idle.quantile(0.5)/alone.quantile(0.5))
 	for _, l := range loads {
@@ -312,7 +307,7 @@ func processors(ctx context.Context, cpus string) (int, error) {
 	if cpus == "" {
 		return runtime.NumCPU(), nil
 	}
-	text, err := pinned(ctx, cpus, "nproc").Output()
+	text, err := pinned(ctx, cpus, nil, "nproc").Output()
 	if err != nil {
 		return 0, err
 	}

@@ -38,7 +38,7 @@ type service struct {
 
 // startService starts it on some processors, and returns when it answers.
 func startService(ctx context.Context, cpus, program string, args ...string) (*service, error) {
-	cmd := pinned(ctx, cpus, program, append([]string{"serve", "--listen", "127.0.0.1:0", "--per-client", "-1", "--per-client-connections", "-1", "--log", "json"}, args...)...)
+	cmd := pinned(ctx, cpus, nil, append([]string{program, "serve", "--listen", "127.0.0.1:0", "--per-client", "-1", "--per-client-connections", "-1", "--log", "json"}, args...)...)
 	text, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -83,14 +83,6 @@ func (s *service) processTime() time.Duration {
 		return 0
 	}
 	return time.Duration(a+b) * tick
-}
-
-// pinned is a command that runs on some processors alone, unless the list is empty.
-func pinned(ctx context.Context, cpus, program string, args ...string) *exec.Cmd {
-	if cpus == "" {
-		return exec.CommandContext(ctx, program, args...)
-	}
-	return exec.CommandContext(ctx, "taskset", append([]string{"-c", cpus, program}, args...)...)
 }
 
 // endure sends requests to the program and prints what it takes from time to time. It

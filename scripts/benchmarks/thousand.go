@@ -409,17 +409,9 @@ func (s *steps) stopped() error {
 // held returns the resident memory of this program in bytes, without and of
 // mapped files, or 0 if the system does not tell.
 func held() (private, files int64) {
-	return proc("status", "RssAnon:") << 10, proc("status", "RssFile:") << 10
+	return proc(os.Getpid(), "status", "RssAnon:") << 10, proc(os.Getpid(), "status", "RssFile:") << 10
 }
 
 // fromDisk returns how many bytes this program has had read from disk, those of mapped
 // files included.
-func fromDisk() int64 { return proc("io", "\nread_bytes:") }
-
-// proc returns a number that /proc says of this program, 0 where there is none.
-func proc(file, name string) (n int64) {
-	text, _ := os.ReadFile("/proc/self/" + file)
-	_, after, _ := strings.Cut(string(text), name)
-	_, _ = fmt.Sscan(after, &n)
-	return n
-}
+func fromDisk() int64 { return proc(os.Getpid(), "io", "\nread_bytes:") }

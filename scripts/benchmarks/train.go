@@ -108,10 +108,22 @@ func (s shape) parts() map[string]int {
 	}
 }
 
-// trainer is one program to measure. It returns steps per second.
+// trainer is one program to measure. It returns steps per second; a trainer that fails is
+// left out.
 type trainer struct {
 	name string
 	run  func(shape) (float64, error)
+}
+
+// of is the contender that trains a head.
+func (t trainer) of(s shape) contender {
+	return contender{t.name, func() ([]float64, error) {
+		v, err := t.run(s)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", errLeftOut, err)
+		}
+		return []float64{v}, err
+	}}
 }
 
 // steps measures the steps of each head on one thread.
@@ -134,35 +146,44 @@ func (t *trainBench) steps() error {
 	}
 	all = append(all, t.peers()...)
 
-	peak := map[string][]float64{}                   // GFLOP/s by kernels
-	nanoseconds := map[string]map[string][]float64{} // by kernels and part
-	results := map[string][]float64{}                // by trainer and shape
-	for round := range *t.rounds {
-		for _, name := range kernels.Names() {
-			if v, err := t.benchmark(filepath.Join(t.dir, "kernels.test"), name, "Peak", "GFLOP/s"); err == nil {
-				peak[name] = append(peak[name], v)
-			}
-			if nanoseconds[name] == nil {
-				nanoseconds[name] = map[string][]float64{}
-			}
-			for part := range shapes[0].parts() {
-				if v, err := t.benchmark(filepath.Join(t.dir, "kernels.test"), name, "Elements/"+part, "ns/each"); err == nil {
-					nanoseconds[name][part] = append(nanoseconds[name][part], v)
-				}
+	// A race has the figures of each set of kernels, then a head by each trainer.
+	limits, parts := map[string]map[string]float64{}, slices.Sorted(maps.Keys(shapes[0].parts()))
+	for _, name := range kernels.Names() {
+		of := func(what, unit string) contender {
+			return trainer{what, func(shape) (float64, error) {
+				return t.benchmark(filepath.Join(t.dir, "kernels.test"), name, what, unit)
+			}}.of(shape{})
+		}
+		contenders := []contender{of("Peak", "GFLOP/s")}
+		for _, part := range parts {
+			contenders = append(contenders, of("Elements/"+part, "ns/each"))
+		}
+		medians, err := byTurns(*t.rounds, "kernels "+name, "%.3g", contenders)
+		if err != nil {
+			return err
+		}
+		limits[name] = map[string]float64{}
+		for i, c := range contenders {
+			if medians[i] != nil {
+				limits[name][c.name] = medians[i][0]
 			}
 		}
-		for _, s := range shapes {
-			for _, c := range all {
-				if !pattern.MatchString(s.name) || s.peer == "" && !strings.HasPrefix(c.name, "ours") {
-					continue
-				}
-				v, err := c.run(s)
-				if err != nil {
-					log.Printf("%s, %s: %v", c.name, s.name, err)
-					continue
-				}
-				log.Printf("round %d of %d: %-16s %-22s %8.1f steps/s", round+1, *t.rounds, s.name, c.name, v)
-				results[c.name+s.name] = append(results[c.name+s.name], v)
+	}
+	results := map[string]float64{} // steps/s by trainer and shape
+	for _, s := range shapes {
+		var contenders []contender
+		for _, c := range all {
+			if pattern.MatchString(s.name) && (s.peer != "" || strings.HasPrefix(c.name, "ours")) {
+				contenders = append(contenders, c.of(s))
+			}
+		}
+		medians, err := byTurns(*t.rounds, s.name, "%.1f steps/s", contenders)
+		if err != nil {
+			return err
+		}
+		for i, c := range contenders {
+			if medians[i] != nil {
+				results[c.name+s.name] = medians[i][0]
 			}
 		}
 	}
@@ -171,16 +192,16 @@ func (t *trainBench) steps() error {
 	defer w.Flush()
 	best := kernels.Names()[0]
 	for _, name := range kernels.Names() {
-		fmt.Fprintf(w, "peak %s\t%.1f GFLOP/s\n", name, median(peak[name]))
+		fmt.Fprintf(w, "peak %s\t%.1f GFLOP/s\n", name, limits[name]["Peak"])
 	}
 	fmt.Fprintf(w, "\nhead\twhat\tsteps/s\tours is\t\n")
 	for _, s := range shapes {
-		ours := median(results["ours "+best+s.name])
+		ours := results["ours "+best+s.name]
 		if ours == 0 {
 			continue
 		}
 		for _, c := range all {
-			if v := median(results[c.name+s.name]); v > 0 {
+			if v := results[c.name+s.name]; v > 0 {
 				fmt.Fprintf(w, "%s\t%s\t%.0f\t%.2f×\t\n", s.name, c.name, v, ours/v)
 			}
 		}
@@ -188,14 +209,14 @@ func (t *trainBench) steps() error {
 	fmt.Fprintf(w, "\nhead\tkernels\tproducts alone\tof that\twith what lies between\tof that\t\n")
 	for _, s := range shapes {
 		for _, name := range kernels.Names() {
-			ours := median(results["ours "+name+s.name])
+			ours := results["ours "+name+s.name]
 			if s.peer == "" || ours == 0 || name == "go" && name != best {
 				continue
 			}
-			products := s.flops() / (median(peak[name]) * 1e9) // seconds
+			products := s.flops() / (limits[name]["Peak"] * 1e9) // seconds
 			step := products
 			for part, n := range s.parts() {
-				step += float64(n) * median(nanoseconds[name][part]) / 1e9
+				step += float64(n) * limits[name]["Elements/"+part] / 1e9
 			}
 			fmt.Fprintf(w, "%s\t%s\t%.1f MFLOP: %.0f steps/s\t%.0f%%\t%.0f steps/s\t%.0f%%\t\n",
 				s.name, name, s.flops()/1e6, 1/products, 100*ours*products, 1/step, 100*ours*step)
@@ -205,18 +226,17 @@ func (t *trainBench) steps() error {
 }
 
 // command runs a program on one thread of one core and returns what it prints.
-func (t *trainBench) command(env []string, name string, args ...string) ([]byte, error) {
-	name, args = t.pinned(name, args)
-	return output(append([]string{"GOMAXPROCS=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"}, env...), name, args...)
+func (t *trainBench) command(env []string, command ...string) ([]byte, error) {
+	r, err := run(pinned(context.Background(), t.cpus(), append(withThreads(1), env...), command...), nil)
+	return r.out, err
 }
 
-// pinned makes a command run on the wanted core, if the system can do that.
-func (t *trainBench) pinned(name string, args []string) (string, []string) {
-	if taskset, err := exec.LookPath("taskset"); err == nil && *t.core >= 0 {
-		args = append([]string{"-c", strconv.Itoa(*t.core), name}, args...)
-		name = taskset
+// cpus is the wanted core.
+func (t *trainBench) cpus() string {
+	if *t.core < 0 {
+		return ""
 	}
-	return name, args
+	return strconv.Itoa(*t.core)
 }
 
 // benchmark runs one of our benchmarks and returns the median of the unit.
@@ -252,7 +272,7 @@ func (t *trainBench) peers() []trainer {
 
 // peersBy lists programs by the modules that they need: a name, the file and its
 // arguments. threads is their number of threads.
-func (t *trainBench) peersBy(threads string, run func(env []string, name string, args ...string) ([]byte, error), candidates map[string][][]string) []trainer {
+func (t *trainBench) peersBy(threads string, run func(env []string, command ...string) ([]byte, error), candidates map[string][][]string) []trainer {
 	python := os.Getenv("MLRBFN_PEERS_PYTHON")
 	if python == "" {
 		log.Print("no peers: set MLRBFN_PEERS_PYTHON to a Python with torch and jax, or use --install")
@@ -274,9 +294,9 @@ func (t *trainBench) peersBy(threads string, run func(env []string, name string,
 		}
 		for _, c := range candidates[modules] {
 			found = append(found, trainer{c[0], func(s shape) (float64, error) {
-				args := append([]string{filepath.Join(oracle, "peers", c[1]), s.peer, threads}, c[2:]...)
+				command := append([]string{python, filepath.Join(oracle, "peers", c[1]), s.peer, threads}, c[2:]...)
 				path := strings.Join([]string{oracle, filepath.Join(oracle, "peers"), os.Getenv("PYTHONPATH")}, string(os.PathListSeparator))
-				out, err := run([]string{"PYTHONPATH=" + path}, python, append(args, fmt.Sprint(*t.seconds))...)
+				out, err := run([]string{"PYTHONPATH=" + path}, append(command, fmt.Sprint(*t.seconds))...)
 				if err != nil {
 					return 0, err
 				}

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,34 +70,25 @@ type outcome struct {
 	Seconds        float64 `json:"seconds"` // of training alone
 	StepsPerSecond float64 `json:"steps_per_second"`
 
-	wall time.Duration // of the whole program
-	cpu  time.Duration
-	peak int64 // bytes of memory; 0 if unknown
+	ran // of the whole program
 }
 
 // train runs the program on all cores, or on the wanted one, and shows its
 // progress.
-func (t *trainBench) train(features string, onOne bool, args ...string) (outcome, error) {
-	var o outcome
-	program, args := t.file, append([]string{"train", "--features", features, "--out", features + ".detector", "--restart", "--json"}, args...)
+func (t *trainBench) train(features string, onOne bool, args ...string) (o outcome, err error) {
+	command, cpus := append([]string{t.file, "train", "--features", features, "--out", features + ".detector", "--restart", "--json"}, args...), ""
 	var env []string
 	if onOne {
-		program, args = t.pinned(program, args)
-		env = []string{"GOMAXPROCS=1"}
+		cpus, env = t.cpus(), []string{"GOMAXPROCS=1"}
 	}
-	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), env...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd := pinned(context.Background(), cpus, env, command...)
 	if onOne {
 		cmd.Stderr = os.Stderr
 	}
-	start := time.Now()
-	if err := cmd.Run(); err != nil {
-		return o, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	if o.ran, err = run(cmd, nil); err != nil {
+		return o, err
 	}
-	o.wall, o.cpu, o.peak = time.Since(start), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), peak(cmd.ProcessState)
-	return o, json.Unmarshal(stdout.Bytes(), &o)
+	return o, json.Unmarshal(o.out, &o)
 }
 
 // paper are the flags of the paper's training on all rows.
@@ -123,22 +114,21 @@ func (t *trainBench) seeds() error {
 	if err != nil {
 		return err
 	}
-	var rates, cpu [2][]float64
-	for round := range *t.rounds {
-		for i, seeds := range []string{"0", "0,1,2"} {
+	var contenders []contender
+	for _, seeds := range []string{"0", "0,1,2"} {
+		contenders = append(contenders, contender{"seeds " + seeds, func() ([]float64, error) {
 			o, err := t.train(features, false, t.brief("--seeds", seeds)...)
-			if err != nil {
-				return err
-			}
-			log.Printf("round %d of %d: seeds %-6s %8.1f steps/s", round+1, *t.rounds, seeds, o.StepsPerSecond)
-			rates[i] = append(rates[i], o.StepsPerSecond)
-			cpu[i] = append(cpu[i], 1e6*o.cpu.Seconds()/float64(o.Steps))
-		}
+			return []float64{o.StepsPerSecond, 1e6 * o.cpu.Seconds() / float64(o.Steps)}, err
+		}})
+	}
+	medians, err := byTurns(*t.rounds, "heads at once", "%.1f steps/s, %.0f µs of processor", contenders)
+	if err != nil {
+		return err
 	}
 	tell(func(w *tabwriter.Writer) {
 		fmt.Fprintf(w, "\nheads at once, %d cores\tsteps/s\tof one\tCPU time of a step\t\n", runtime.NumCPU())
 		for i, heads := range []int{1, 3} {
-			fmt.Fprintf(w, "%d\t%.0f\t%.2f×\t%.0f µs\t\n", heads, median(rates[i]), median(rates[i])/median(rates[0]), median(cpu[i]))
+			fmt.Fprintf(w, "%d\t%.0f\t%.2f×\t%.0f µs\t\n", heads, medians[i][0], medians[i][0]/medians[0][0], medians[i][1])
 		}
 	})
 	return nil
@@ -158,45 +148,46 @@ func (t *trainBench) contention() error {
 			return o.StepsPerSecond, err
 		}
 	}
+	free := func(env []string, command ...string) ([]byte, error) {
+		r, err := run(pinned(context.Background(), "", env, command...), nil)
+		return r.out, err
+	}
 	heads := min(3, cores)
 	all := []trainer{{"ours, 1 head", ours("0")}, {"ours, 3 heads", ours("0,1,2")}, {fmt.Sprintf("%d plain loops, 10⁶ rounds", heads), t.loops(heads)}}
 	threads := []int{1, heads, heads}
-	for _, peer := range t.peersBy(strconv.Itoa(cores), output, map[string][][]string{
+	for _, peer := range t.peersBy(strconv.Itoa(cores), free, map[string][][]string{
 		"torch": {{"PyTorch eager", "torch_bench.py", "eager"}}, "jax, torch": {{"JAX jit", "jax_bench.py"}},
 	}) {
 		peer.name += fmt.Sprintf(", %d threads", cores)
 		all, threads = append(all, peer), append(threads, cores)
 	}
-	alone, loaded := make([][]float64, len(all)), make([][]float64, len(all))
-	for round := range *t.rounds {
-		for i, c := range all {
-			for _, load := range []bool{false, true} {
-				stop := func() {}
-				if load {
-					if stop, err = burners(cores); err != nil {
-						return err
-					}
-				}
-				v, err := c.run(shapes[0])
-				stop()
-				if err != nil {
-					log.Printf("%s: %v", c.name, err)
-					continue
-				}
-				log.Printf("round %d of %d: %-24s loaded %-5v %8.1f steps/s", round+1, *t.rounds, c.name, load, v)
-				if load {
-					loaded[i] = append(loaded[i], v)
-				} else {
-					alone[i] = append(alone[i], v)
-				}
+	var contenders []contender
+	for _, c := range all {
+		contenders = append(contenders, contender{c.name, func() ([]float64, error) {
+			alone, err := c.of(shapes[0]).measure()
+			if err != nil {
+				return nil, err
 			}
-		}
+			stop, err := burners(cores)
+			if err != nil {
+				return nil, err
+			}
+			defer stop()
+			beside, err := c.of(shapes[0]).measure()
+			return append(alone, beside...), err
+		}})
+	}
+	medians, err := byTurns(*t.rounds, "contention", "%.1f steps/s alone, %.1f loaded", contenders)
+	if err != nil {
+		return err
 	}
 	tell(func(w *tabwriter.Writer) {
 		fmt.Fprintf(w, "\nbeside %d busy programs, %d cores\talone\tbeside\tkept\tfair share\t\n", cores, cores)
 		for i, c := range all {
-			fair := float64(cores) / float64(cores+threads[i])
-			fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f%%\t%.0f%%\t\n", c.name, median(alone[i]), median(loaded[i]), 100*median(loaded[i])/median(alone[i]), 100*fair)
+			if v := medians[i]; v != nil {
+				fair := float64(cores) / float64(cores+threads[i])
+				fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f%%\t%.0f%%\t\n", c.name, v[0], v[1], 100*v[1]/v[0], 100*fair)
+			}
 		}
 	})
 	return nil
@@ -292,32 +283,23 @@ func (t *trainBench) paged() error {
 		return err
 	}
 	memories := []string{"1TiB", strconv.Itoa(4 * 768 * *t.rows / 8)} // an eighth of the features
-	var results [2][]outcome
-	for round := range *t.rounds {
-		for i, memory := range memories {
+	var contenders []contender
+	for _, memory := range memories {
+		contenders = append(contenders, contender{"--memory " + memory, func() ([]float64, error) {
 			o, err := t.train(features, false, "--preset", "imagenet1k", "--val", "0", "--calibration", "0",
 				"--epochs", "1", "--checkpoint-every", "0", "--quiet", "--memory", memory)
-			if err != nil {
-				return err
-			}
-			log.Printf("round %d of %d: --memory %-9s %8.1f steps/s", round+1, *t.rounds, memory, o.StepsPerSecond)
-			results[i] = append(results[i], o)
-		}
+			return []float64{o.StepsPerSecond, o.cpu.Seconds(), float64(o.peak) / (1 << 20)}, err
+		}})
 	}
-	of := func(i int, figure func(outcome) float64) float64 {
-		var all []float64
-		for _, o := range results[i] {
-			all = append(all, figure(o))
-		}
-		return median(all)
+	medians, err := byTurns(*t.rounds, "paged", "%.1f steps/s, %.1f s of processor, %.0f MiB", contenders)
+	if err != nil {
+		return err
 	}
-	rate := func(o outcome) float64 { return o.StepsPerSecond }
-	work := func(o outcome) float64 { return o.cpu.Seconds() }
 	tell(func(w *tabwriter.Writer) {
 		fmt.Fprintf(w, "\nan epoch of %d × 768 features\tsteps/s\tof the first\tCPU time\tmost memory\t\n", *t.rows)
-		for i, memory := range memories {
-			fmt.Fprintf(w, "--memory %s\t%.0f\t%.0f%%\t%.1f s\t%.0f MiB\t\n", memory, of(i, rate), 100*of(i, rate)/of(0, rate), of(i, work),
-				of(i, func(o outcome) float64 { return float64(o.peak) / (1 << 20) }))
+		for i, c := range contenders {
+			v := medians[i]
+			fmt.Fprintf(w, "%s\t%.0f\t%.0f%%\t%.1f s\t%.0f MiB\t\n", c.name, v[0], 100*v[0]/medians[0][0], v[1], v[2])
 		}
 	})
 	return nil
