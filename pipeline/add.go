@@ -11,7 +11,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // AddOptions says which images to add to what a detector knows.
@@ -46,9 +45,9 @@ type AddedImages struct {
 // Addition says what adding images did, on images that neither the old nor the new
 // detector was trained on.
 type Addition struct {
-	Added   []AddedClass   `json:"added"`   // in the order of AddOptions.Images
-	Classes []ChangedClass `json:"classes"` // that the old detector knew
-	All     ChangedClass   `json:"all"`     // of these together
+	Added   []detector.AddedClass   `json:"added"`   // in the order of AddOptions.Images
+	Classes []detector.ChangedClass `json:"classes"` // that the old detector knew
+	All     detector.ChangedClass   `json:"all"`     // of these together
 	// HeldOut says which images of the known classes were compared: "validation", or
 	// where there are none "calibration".
 	HeldOut string `json:"held_out"`
@@ -58,13 +57,6 @@ type Addition struct {
 	Failed      []features.Failure `json:"failed"` // images that could not be read
 	Notes       []string           `json:"-"`      // what is not as it was in the old training
 }
-
-type (
-	// AddedClass says how a class that images were added to was known before, and is now.
-	AddedClass = report.AddedClass
-	// ChangedClass compares two detectors on the same images.
-	ChangedClass = report.ChangedClass
-)
 
 // Add trains a detector anew with more images, of classes that it knows or of new
 // ones. Only the new images go through the model; the features of the others are those
@@ -99,7 +91,7 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 			return nil, nil, nil, err
 		}
 		change.Failed = append(change.Failed, result.Failed...)
-		change.Added = append(change.Added, AddedClass{
+		change.Added = append(change.Added, detector.AddedClass{
 			Class: images.Class, New: !slices.Contains(opts.Detector.Classes, images.Class), Features: images.Features, Images: result.Meta.N})
 		o.Features = append(o.Features, images.Features)
 	}
@@ -173,7 +165,7 @@ func (a *Addition) compare(ctx context.Context, before, after *Detector, known i
 // compareKnown compares the detectors on rows of classes that were known.
 func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, row func(int) []float32, label func(int) string, rows []int) error {
 	a.All.Class = "all of them"
-	a.Classes = make([]ChangedClass, len(before.Classes))
+	a.Classes = make([]detector.ChangedClass, len(before.Classes))
 	for i, class := range before.Classes {
 		a.Classes[i].Class = class
 	}
@@ -185,8 +177,8 @@ func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, ro
 	}
 	for i, r := range rows {
 		class := label(r)
-		for _, c := range []*ChangedClass{&a.All, &a.Classes[slices.Index(before.Classes, class)]} {
-			detector.Count(&c.Tally, class, was[i], is[i])
+		for _, c := range []*detector.ChangedClass{&a.All, &a.Classes[slices.Index(before.Classes, class)]} {
+			c.Count(class, was[i], is[i])
 		}
 	}
 	return nil

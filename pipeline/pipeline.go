@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -49,7 +50,7 @@ type (
 	// Reliability says how far confidences are probabilities.
 	Reliability = evaluation.Reliability
 	// Result is one row of results.csv.
-	Result = report.Measurement
+	Result = metrics.Measurement
 
 	// InspectOptions says what [Inspect] looks at.
 	InspectOptions = evaluation.InspectOptions
@@ -85,8 +86,8 @@ const (
 	ResumeAlways = training.ResumeAlways
 	ResumeNever  = training.ResumeNever
 
-	Near         = evaluation.Near
-	Far          = evaluation.Far
+	Near         = metrics.Near
+	Far          = metrics.Far
 	BackboneHead = evaluation.BackboneHead
 
 	DefaultTargetTPR       = training.DefaultTargetTPR
@@ -147,13 +148,24 @@ func Train(ctx context.Context, opts TrainOptions) (*Detector, *TrainResult, err
 }
 
 // Evaluate measures how well methods tell out-of-distribution images from the
-// training classes; see [evaluation.Evaluate].
+// training classes; see [evaluation.Evaluate]. Unless opts.Report is set, it also writes
+// the page and the tables of [report.Write].
 func Evaluate(ctx context.Context, opts EvaluateOptions) ([]Result, error) {
+	if err := report.Check(opts.Out); err != nil {
+		return nil, err
+	}
+	if opts.Report == nil {
+		opts.Report = func(e *evaluation.Evaluation) error { return report.Write(opts.Out, e) }
+	}
 	return evaluation.Evaluate(ctx, opts)
 }
 
 // Ablate measures what depth and the paper's steps add; see [evaluation.Ablate].
+// It draws the results as [report.DrawAblation] says.
 func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
+	opts.Draw = func(results []Result, depth bool, steps []string) error {
+		return report.DrawAblation(opts.Out, results, depth, steps)
+	}
 	return evaluation.Ablate(ctx, opts)
 }
 

@@ -3,19 +3,23 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // groupStyles distinguish near from far without colour.
 var groupStyles = map[string]Series{
-	Near: {Width: 1.8, Marker: "circle"},
-	Far:  {Width: 1.8, Marker: "square", Dashes: []float64{6, 4}},
+	metrics.Near: {Width: 1.8, Marker: "circle"},
+	metrics.Far:  {Width: 1.8, Marker: "square", Dashes: []float64{6, 4}},
 }
 
 // numbered matches the names of methods that differ only in a number.
@@ -24,14 +28,14 @@ var numbered = regexp.MustCompile(`^(.+)-(\d+)$`)
 // LayersChart returns the paper's figure of AUROC over the number of layers: for
 // each group a curve NAME of the methods NAME-1, NAME-2, …, with the standard
 // deviations over the seeds. It is nil if no two methods differ only in a number.
-func LayersChart(results []Measurement) *Chart {
+func LayersChart(results []metrics.Measurement) *Chart {
 	type at struct {
 		method string
 		layers float64
 	}
 	curves := map[string][]at{}
 	var names []string
-	for _, method := range order(results, func(r Measurement) string { return r.Method }) {
+	for _, method := range order(results, func(r metrics.Measurement) string { return r.Method }) {
 		match := numbered.FindStringSubmatch(method)
 		if match == nil {
 			continue
@@ -85,7 +89,7 @@ func LayersChart(results []Measurement) *Chart {
 
 // StepsChart compares the AUROC of methods, from top to bottom: the first is the
 // whole head, and each other one lacks a step.
-func StepsChart(results []Measurement, methods []string) Chart {
+func StepsChart(results []metrics.Measurement, methods []string) Chart {
 	const title = "AUROC of heads that lack one step"
 	c := Chart{Name: "steps", Caption: title + "; whiskers are standard deviations over the seeds.",
 		X: Axis{Label: "AUROC, %", Min: 1, Percent: true}, Y: Axis{Min: -0.5, Max: float64(len(methods)) - 0.5}}
@@ -124,9 +128,45 @@ func StepsChart(results []Measurement, methods []string) Chart {
 }
 
 // ablationFigures are the charts of the page's section on ablation.
-func ablationFigures(results []Measurement) []*figure {
+func ablationFigures(results []metrics.Measurement) []*figure {
 	if c := LayersChart(results); c != nil {
 		return []*figure{{Chart: *c}}
+	}
+	return nil
+}
+
+// DrawAblation writes the pictures of an ablation under dir, as PNG and SVG: by depth
+// figures/depth, where there is something to draw, and unless steps are nil
+// figures/steps; see [StepsChart].
+func DrawAblation(dir string, results []metrics.Measurement, depth bool, steps []string) error {
+	if Draw == nil {
+		return nil
+	}
+	charts := map[string]Chart{}
+	if c := LayersChart(results); depth && c != nil {
+		charts["depth"] = *c
+	}
+	if steps != nil {
+		charts["steps"] = StepsChart(results, steps)
+	}
+	for name, chart := range charts {
+		for _, format := range []string{"png", "svg"} {
+			picture, err := Draw(chart, format)
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(dir, "figures", name+"."+format)
+			err = os.MkdirAll(filepath.Dir(file), 0o777)
+			if err == nil {
+				err = disk.Write(file, func(w io.Writer) error {
+					_, err := w.Write(picture)
+					return err
+				})
+			}
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

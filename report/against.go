@@ -2,204 +2,17 @@ package report
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // This file compares a report with an earlier one on the same images.
-
-// ErrOtherImages means that two reports are not on the same images.
-var ErrOtherImages = errors.New("the reports are not on the same images")
-
-// Earlier is an earlier report to compare with.
-type Earlier struct {
-	Dir     string
-	Results []Measurement
-	sets    []setRecord // nil if it does not record them
-	limits  []limitRecord
-}
-
-// setRecord says in sets.json which images a set of a report has.
-type setRecord struct {
-	Name   string `json:"name"` // "id" for the in-distribution test images
-	Group  string `json:"group,omitempty"`
-	N      int    `json:"n"`
-	Images string `json:"images,omitempty"` // see Set.Images
-}
-
-// limitRecord says in sets.json by which threshold a detector decides.
-type limitRecord struct {
-	Method    string  `json:"method"`
-	Seed      string  `json:"seed"`
-	Threshold float64 `json:"threshold"`
-}
-
-type setsFile struct {
-	Version    int           `json:"version"`
-	Sets       []setRecord   `json:"sets"`
-	Thresholds []limitRecord `json:"thresholds,omitempty"`
-}
-
-const setsName = "sets.json"
-
-func recordSets(id Set, ood []Set) []setRecord {
-	records := []setRecord{{"id", "", id.N, id.Images}}
-	for _, s := range ood {
-		records = append(records, setRecord{s.Name, s.Group, s.N, s.Images})
-	}
-	return records
-}
-
-func writeSets(dir string, r Report) error {
-	var limits []limitRecord
-	for _, run := range r.Runs {
-		if run.Threshold != nil {
-			limits = append(limits, limitRecord{run.Method, run.Seed, *run.Threshold})
-		}
-	}
-	return disk.Write(filepath.Join(dir, setsName), func(w io.Writer) error {
-		out := json.NewEncoder(w)
-		out.SetIndent("", "  ")
-		return out.Encode(setsFile{1, recordSets(r.ID, r.OOD), limits})
-	})
-}
-
-// ReadEarlier reads what a report of an evaluation left in its folder.
-func ReadEarlier(dir string) (*Earlier, error) {
-	e := &Earlier{Dir: dir}
-	var err error
-	if e.Results, err = ReadResults(filepath.Join(dir, "results.csv")); err != nil {
-		return nil, err
-	}
-	file := filepath.Join(dir, setsName)
-	text, err := disk.ReadFile(file, disk.Config)
-	if errors.Is(err, fs.ErrNotExist) {
-		return e, nil // a report of an earlier version
-	}
-	if err != nil {
-		return nil, fmt.Errorf("report: %w", err)
-	}
-	var sets setsFile
-	if err := json.Unmarshal(text, &sets); err != nil {
-		return nil, fmt.Errorf("report: %s: %w", file, err)
-	}
-	if sets.Version != 1 {
-		return nil, fmt.Errorf("report: %s has version %d, and this program reads version 1", file, sets.Version)
-	}
-	e.sets, e.limits = sets.Sets, sets.Thresholds
-	return e, nil
-}
-
-// threshold returns the threshold of the detector that gave a method's scores; nil
-// without one.
-func (e *Earlier) threshold(method, seed string) *float64 {
-	for _, l := range e.limits {
-		if l.Method == method && l.Seed == seed {
-			return &l.Threshold
-		}
-	}
-	return nil
-}
-
-// Check returns an error that wraps ErrOtherImages unless the earlier report is on
-// these images, in this order. Where it does not record them, their numbers count.
-func (e *Earlier) Check(id Set, ood []Set) error {
-	want := recordSets(id, ood)
-	have := e.sets
-	if have == nil {
-		for _, r := range e.Results {
-			if r.Dataset == "mean" {
-				continue
-			}
-			for _, s := range []setRecord{{Name: "id", N: r.NID}, {Name: r.Dataset, Group: r.Group, N: r.NOOD}} {
-				if !slices.Contains(have, s) {
-					have = append(have, s)
-				}
-			}
-		}
-	}
-	var wrong []string
-	for _, s := range want {
-		at := slices.IndexFunc(have, func(h setRecord) bool { return h.Name == s.Name })
-		switch {
-		case at < 0:
-			wrong = append(wrong, fmt.Sprintf("%s is not in it", s.Name))
-		case have[at].N != s.N:
-			wrong = append(wrong, fmt.Sprintf("%s had %s and has %d", s.Name, count(have[at].N), s.N))
-		case have[at].Group != s.Group:
-			wrong = append(wrong, fmt.Sprintf("%s was a %s set", s.Name, have[at].Group))
-		case have[at].Images != s.Images && have[at].Images != "" && s.Images != "":
-			wrong = append(wrong, fmt.Sprintf("%s has other images, or in another order", s.Name))
-		}
-	}
-	for _, h := range have {
-		if !slices.ContainsFunc(want, func(s setRecord) bool { return s.Name == h.Name }) {
-			wrong = append(wrong, h.Name+" is only in it")
-		}
-	}
-	if len(wrong) > 0 {
-		return fmt.Errorf("report %s: %w: %s", e.Dir, ErrOtherImages, strings.Join(wrong, "; "))
-	}
-	return nil
-}
-
-// recorded reports whether the earlier report says which images it is on.
-func (e *Earlier) recorded() bool {
-	return !slices.ContainsFunc(e.sets, func(s setRecord) bool { return s.Images == "" }) && e.sets != nil
-}
-
-// scores reads n scores of a method on a set.
-func (e *Earlier) scores(method, seed, dataset string, n int) ([]float64, error) {
-	name := filepath.Join("scores", method, seed, dataset+".npy")
-	if !filepath.IsLocal(name) || strings.ContainsAny(method+seed+dataset, `/\`) {
-		return nil, fmt.Errorf("report %s: no file can be named by method %q, seed %q and set %q", e.Dir, method, seed, dataset)
-	}
-	scores, _, err := npy.ReadUpTo[float64](filepath.Join(e.Dir, name), n)
-	if err != nil {
-		return nil, fmt.Errorf("report %s: %w", e.Dir, err)
-	}
-	if len(scores) != n {
-		return nil, fmt.Errorf("report %s: %s has %d scores, and there are %s", e.Dir, name, len(scores), count(n))
-	}
-	return scores, nil
-}
-
-// seed is the seed of a method that is compared: the given one if it is there.
-func (e *Earlier) seed(method, wanted string) (seed string, ok bool) {
-	for _, r := range e.Results {
-		if r.Method != method || r.Seed == "mean" || r.Seed == "std" {
-			continue
-		}
-		if r.Seed == wanted {
-			return wanted, true
-		}
-		if !ok {
-			seed, ok = r.Seed, true
-		}
-	}
-	return seed, ok
-}
-
-// digest tells sets of images apart: the SHA-256 of what identifies each image.
-func digest(each []string) string {
-	h := sha256.New()
-	for _, text := range each {
-		fmt.Fprintf(h, "%d:%s", len(text), text)
-	}
-	return hex.EncodeToString(h.Sum(nil))
-}
 
 // comparison holds the differences from an earlier report for the page.
 type comparison struct {
@@ -250,7 +63,7 @@ func (v *view) compare() error {
 		return err
 	}
 	c := &comparison{Earlier: e.Dir, Metrics: v.metricsAgainst(e.Results)}
-	if !e.recorded() || v.ID.Images == "" {
+	if !e.Recorded() || v.ID.Images == "" {
 		c.Notes = append(c.Notes, "One of the reports does not record which images it is on; only the names and sizes of the sets were compared.")
 	}
 	methods := slices.Clone(v.methods)
@@ -265,7 +78,7 @@ func (v *view) compare() error {
 		if !ok {
 			continue
 		}
-		seed, ok := e.seed(method, run.Seed)
+		seed, ok := e.Seed(method, run.Seed)
 		if !ok {
 			continue
 		}
@@ -274,7 +87,7 @@ func (v *view) compare() error {
 			return err
 		}
 		row := tableRow{Head: method}
-		switch before, now := e.threshold(method, seed) != nil, run.Threshold != nil; {
+		switch before, now := e.Threshold(method, seed) != nil, run.Threshold != nil; {
 		case before && now:
 			c.Own = append(c.Own, method)
 		case before:
@@ -309,9 +122,9 @@ var sideTitles = []string{"In-distribution images that are newly flagged", "In-d
 
 // changes lists the images that changed sides as sideTitles says, those that moved
 // farthest first.
-func (v *view) changes(e *Earlier, run Run, seed string) (lists [4][]change, err error) {
+func (v *view) changes(e *evaluation.Earlier, run evaluation.Run, seed string) (lists [4][]change, err error) {
 	before, now := side{}, side{}
-	sets := []*Set{&v.ID}
+	sets := []*images.Set{&v.ID}
 	for i := range v.OOD {
 		sets = append(sets, &v.OOD[i])
 	}
@@ -323,7 +136,7 @@ func (v *view) changes(e *Earlier, run Run, seed string) (lists [4][]change, err
 		if now.scores, err = v.scores(run, dataset); err != nil {
 			return lists, err
 		}
-		if before.scores, err = e.scores(run.Method, seed, dataset, len(now.scores)); err != nil {
+		if before.scores, err = e.Scores(run.Method, seed, dataset, len(now.scores)); err != nil {
 			return lists, err
 		}
 		if at == 0 {
@@ -335,7 +148,7 @@ func (v *view) changes(e *Earlier, run Run, seed string) (lists [4][]change, err
 				}
 				s.limit = accepts95(s.id)
 			}
-			if own := e.threshold(run.Method, seed); own != nil {
+			if own := e.Threshold(run.Method, seed); own != nil {
 				before.limit = *own
 			}
 			if run.Threshold != nil {
@@ -369,7 +182,7 @@ func (v *view) changes(e *Earlier, run Run, seed string) (lists [4][]change, err
 func (v *view) changedGallery(title string, list []change) gallery {
 	g := gallery{Title: fmt.Sprintf("%s (%d)", title, len(list))}
 	for _, c := range list {
-		if len(g.Tiles) == cmp.Or(v.GallerySize, 6) {
+		if len(g.Tiles) == gallerySize {
 			break
 		}
 		if c.set.Image == nil {
@@ -389,9 +202,9 @@ func (v *view) changedGallery(title string, list []change) gallery {
 }
 
 // metricsAgainst is the table of both reports' metrics side by side.
-func (v *view) metricsAgainst(earlier []Measurement) table {
+func (v *view) metricsAgainst(earlier []metrics.Measurement) table {
 	now, before := v.results, index(earlier)
-	methods := order(slices.Concat(v.Results, earlier), func(r Measurement) string { return r.Method })
+	methods := order(slices.Concat(v.Results, earlier), func(r metrics.Measurement) string { return r.Method })
 	t := newTable("Metrics of the earlier report, of this one, and their difference, in per cent", methods)
 	add := func(of func(rs results, method string) Value) {
 		var was, is, differs []Value

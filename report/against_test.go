@@ -8,20 +8,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // writeEarlier writes a report with its results and scores, as an evaluation does.
-func writeEarlier(t *testing.T, r report.Report) (dir string) {
+func writeEarlier(t *testing.T, r *evaluation.Evaluation) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	write(t, dir, r)
-	if err := report.WriteResults(filepath.Join(dir, "results.csv"), r.Results); err != nil {
+	if err := r.Save(dir); err != nil {
 		t.Fatal(err)
 	}
 	for _, run := range r.Runs {
-		for _, set := range append([]report.Set{{Name: "id"}}, r.OOD...) {
+		for _, set := range append([]images.Set{{Name: "id"}}, r.OOD...) {
 			scores, err := run.Scores(set.Name)
 			if err != nil {
 				t.Fatal(err)
@@ -73,7 +75,7 @@ func TestAgainst(t *testing.T) {
 	}
 	earlier := writeEarlier(t, r)
 	var err error
-	if r.Against, err = report.ReadEarlier(earlier); err != nil {
+	if r.Against, err = evaluation.ReadEarlier(earlier); err != nil {
 		t.Fatal(err)
 	}
 	_, same, _ := strings.Cut(write(t, t.TempDir(), r), `id="against"`)
@@ -104,7 +106,7 @@ func TestAgainst(t *testing.T) {
 	all, nothing := 1e9, -1e9
 	r.Runs[1].Threshold = &nothing
 	byThreshold := writeEarlier(t, r)
-	if r.Against, err = report.ReadEarlier(byThreshold); err != nil {
+	if r.Against, err = evaluation.ReadEarlier(byThreshold); err != nil {
 		t.Fatal(err)
 	}
 	r.Runs[1].Threshold = &all
@@ -115,21 +117,21 @@ func TestAgainst(t *testing.T) {
 		}
 	}
 	r.Runs[1].Threshold, r.Against = nil, nil
-	if r.Against, err = report.ReadEarlier(earlier); err != nil {
+	if r.Against, err = evaluation.ReadEarlier(earlier); err != nil {
 		t.Fatal(err)
 	}
 
-	for what, change := range map[string]func(r *report.Report){
-		"cifar100 had 30 images and has 29": func(r *report.Report) { r.OOD[0].N = 29 },
-		"id has other images":               func(r *report.Report) { r.ID.Images = "others" },
-		"tin is only in it":                 func(r *report.Report) { r.OOD = r.OOD[:1] },
-		"texture is not in it":              func(r *report.Report) { r.OOD[1].Name = "texture" },
-		"cifar100 was a near set":           func(r *report.Report) { r.OOD[0].Group = report.Far },
+	for what, change := range map[string]func(r *evaluation.Evaluation){
+		"cifar100 had 30 images and has 29": func(r *evaluation.Evaluation) { r.OOD[0].N = 29 },
+		"id has other images":               func(r *evaluation.Evaluation) { r.ID.Images = "others" },
+		"tin is only in it":                 func(r *evaluation.Evaluation) { r.OOD = r.OOD[:1] },
+		"texture is not in it":              func(r *evaluation.Evaluation) { r.OOD[1].Name = "texture" },
+		"cifar100 was a near set":           func(r *evaluation.Evaluation) { r.OOD[0].Group = metrics.Far },
 	} {
-		other := r
+		other := *r
 		other.OOD = slices.Clone(r.OOD)
 		change(&other)
-		if err := r.Against.Check(other.ID, other.OOD); !errors.Is(err, report.ErrOtherImages) || !strings.Contains(err.Error(), what) {
+		if err := r.Against.Check(other.ID, other.OOD); !errors.Is(err, evaluation.ErrOtherImages) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -137,14 +139,14 @@ func TestAgainst(t *testing.T) {
 	if err := os.Remove(filepath.Join(earlier, "sets.json")); err != nil {
 		t.Fatal(err)
 	}
-	if r.Against, err = report.ReadEarlier(earlier); err != nil {
+	if r.Against, err = evaluation.ReadEarlier(earlier); err != nil {
 		t.Fatal(err)
 	}
 	if page := write(t, t.TempDir(), r); !strings.Contains(page, "newly flagged (1)") {
 		t.Error("a report without sets.json is not compared")
 	}
 	r.OOD[0].N = 29
-	if err := r.Against.Check(r.ID, r.OOD); !errors.Is(err, report.ErrOtherImages) {
+	if err := r.Against.Check(r.ID, r.OOD); !errors.Is(err, evaluation.ErrOtherImages) {
 		t.Errorf("a report without sets.json, of other numbers: %v", err)
 	}
 	r.OOD[0].N = 30
@@ -154,7 +156,7 @@ func TestAgainst(t *testing.T) {
 	if err := report.Write(t.TempDir(), r); err == nil || !strings.Contains(err.Error(), "tin.npy") {
 		t.Errorf("without some scores: %v", err)
 	}
-	if _, err := report.ReadEarlier(t.TempDir()); err == nil {
+	if _, err := evaluation.ReadEarlier(t.TempDir()); err == nil {
 		t.Error("an empty folder is an earlier report")
 	}
 }

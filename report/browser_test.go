@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Screens are what every page is looked at on.
@@ -249,10 +251,10 @@ func TestInspectionInBrowser(t *testing.T) {
 	b := browser.Start(t)
 	dir := t.TempDir()
 	finding := func(i int, label, suggested string) Finding {
-		return Finding{Image: Image{Path: fmt.Sprintf("%s/%d.jpg", label, i), Label: label, Decode: drawing(i)}, Suggested: suggested, Score: "0.98"}
+		return Finding{Image: images.Picture{Path: fmt.Sprintf("%s/%d.jpg", label, i), Label: label, Decode: drawing(i)}, Suggested: suggested, Score: "0.98"}
 	}
 	copied := finding(3, "cat", "")
-	copied.Other = &Image{Path: "dog/a very long name of a file that does not end.jpg", Label: "dog", Decode: drawing(3)}
+	copied.Other = &images.Picture{Path: "dog/a very long name of a file that does not end.jpg", Label: "dog", Decode: drawing(3)}
 	odd := finding(4, "dog", "")
 	odd.What, odd.Image.Decode = "blank", nil
 	in := Inspection{
@@ -263,9 +265,9 @@ func TestInspectionInBrowser(t *testing.T) {
 			{ID: "leak", Title: "Leaks"},
 		},
 		Odd:      []Finding{odd},
-		Classes:  []InspectedClass{{Name: "cat", Rows: 32, Accuracy: 0.917, Wrong: 1}, {Name: "dog", Rows: 3, Accuracy: math.NaN()}, {Name: "newt", Rows: 100, Accuracy: 0.08}},
-		Overlaps: []ClassOverlap{{"cat", "dog", 3, 0.25}, {"dog", "cat", 1, 0.05}},
-		Commands: []string{"mlrbfn inspect --features F --out REPORT"}, Facts: []Fact{{"version", "1"}},
+		Classes:  []evaluation.InspectedClass{{Name: "cat", Rows: 32, Accuracy: 0.917, Wrong: 1}, {Name: "dog", Rows: 3, Accuracy: math.NaN()}, {Name: "newt", Rows: 100, Accuracy: 0.08}},
+		Overlaps: []evaluation.ClassOverlap{{Label: "cat", Predicted: "dog", Rows: 3, Share: 0.25}, {Label: "dog", Predicted: "cat", Rows: 1, Share: 0.05}},
+		Commands: []string{"mlrbfn inspect --features F --out REPORT"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}},
 	}
 	if err := WriteInspection(dir, in); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Detector holds what the page of a detector shows. A section with nothing to show is
@@ -14,7 +18,7 @@ type Detector struct {
 	Lead     []string
 	Notes    []string // what is missing, and why
 	Commands []string
-	Facts    []Fact
+	Facts    []evaluation.Fact
 
 	Classes   []DetectorClass
 	Confusion []Confusion // of the validation images
@@ -29,12 +33,12 @@ type Detector struct {
 	// Threshold is the score below which an image is flagged, −Inf for none, and
 	// MaxFalseAlarms what it was set to flag at most.
 	Threshold, MaxFalseAlarms float64
-	FalseAlarms               []FalseAlarms // by rising thresholds
+	FalseAlarms               []evaluation.FalseAlarms // by rising thresholds
 
 	History []EpochMean // mean over the heads
 
 	Map     *FeatureMap
-	Closest []ClosestImage
+	Closest []evaluation.ClosestImage
 	Change  *Change // what adding images did; nil for none
 
 }
@@ -63,11 +67,6 @@ type HeldOutClass struct {
 	Curve    []float64 // at Detector.CurveLevels; nil if unknown
 }
 
-// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
-// flagged, and the interval that holds the long-run share for these calibration
-// images with a chance of 95%.
-type FalseAlarms struct{ Threshold, Share, Low, High float64 }
-
 // EpochMean holds the mean metrics of the heads after an epoch.
 type EpochMean struct {
 	Epoch                           int
@@ -84,28 +83,20 @@ type FeatureMap struct {
 // MapPoint is an image on a map.
 type MapPoint struct {
 	At    []float64 // on each axis
-	Image Image
+	Image images.Picture
 	Class string // its label
 	Part  string // what it was used for
 	Given string // the class that the detector gives it
 	OOD   bool
 }
 
-// ClosestImage is a calibration image that is close to the threshold.
-type ClosestImage struct {
-	Image            Image
-	Score, Threshold float64
-	Given            string
-	OOD              bool
-}
-
 // Change says what adding images to a detector did.
 type Change struct {
 	Old     string // file of the detector before
-	Added   []AddedClass
+	Added   []detector.AddedClass
 	Note    string // which images the classes are compared on
-	Classes []ChangedClass
-	All     ChangedClass // of all classes that the old detector knew
+	Classes []detector.ChangedClass
+	All     detector.ChangedClass // of all classes that the old detector knew
 }
 
 // AddedClass says how a class that images were added to was known before, and is now.
@@ -125,7 +116,6 @@ type ChangedClass struct {
 	Tally
 	AUROCBefore float64 `json:"-"` // of class hold-out; NaN if unknown
 	AUROCAfter  float64 `json:"-"`
-	Kept        bool    `json:"-"` // AUROCAfter was not computed again
 }
 
 // Tally counts the images of a class by two detectors.

@@ -10,7 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // shownDetector is the page of a detector of so many classes, with names that are
@@ -18,7 +22,7 @@ import (
 func shownDetector(classes int) Detector {
 	d := Detector{
 		Title: "The detector <d>", Lead: []string{"It knows & tells."}, Notes: []string{"Something <is> missing."},
-		Commands: []string{"mlrbfn train --features '<f>'"}, Facts: []Fact{{"seeds", "0"}},
+		Commands: []string{"mlrbfn train --features '<f>'"}, Facts: []evaluation.Fact{{Name: "seeds", Value: "0"}},
 		Levels: []float64{0.01, 0.05}, CurveLevels: []float64{0.01, 0.05, 0.5}, Threshold: -2, MaxFalseAlarms: 0.05,
 		Mean: HeldOutClass{AUROC: 0.9, Caught: []float64{0.5, 0.8}, Curve: []float64{0.5, 0.8, 1}},
 		Map:  &FeatureMap{Note: "Some images.", Axes: []string{"axis 1", "axis 2", "axis 3", "axis 4"}},
@@ -30,7 +34,7 @@ func shownDetector(classes int) Detector {
 		d.HeldOut = append(d.HeldOut, HeldOutClass{Name: name(i), AUROC: 0.9 + float64(i)/1000, Images: 7, TakenFor: name((i + 1) % classes), Caught: []float64{0.5, math.NaN()}, Curve: []float64{0.5, 0.8, 1}})
 		for j := range 5 {
 			at := []float64{float64(i) + float64(j)/10, float64(j), -float64(i * j), float64(i%3) - float64(j)/7}
-			image := Image{Path: fmt.Sprintf("%s/<img src=x>%d.jpg", name(i), j), Label: name(i), Decode: drawing(5*i + j)}
+			image := images.Picture{Path: fmt.Sprintf("%s/<img src=x>%d.jpg", name(i), j), Label: name(i), Decode: drawing(5*i + j)}
 			part := "training"
 			if j == 0 {
 				part = "validation"
@@ -38,20 +42,20 @@ func shownDetector(classes int) Detector {
 			d.Map.Points = append(d.Map.Points, MapPoint{At: at, Image: image, Class: name(i), Part: part, Given: name(i), OOD: j == 4})
 		}
 	}
-	d.FalseAlarms = []FalseAlarms{{math.Inf(-1), 0.001, 0, 0.01}}
+	d.FalseAlarms = []evaluation.FalseAlarms{{Threshold: math.Inf(-1), Share: 0.001, High: 0.01}}
 	for i := range 30 {
 		share := float64(i+1) / 31
-		d.FalseAlarms = append(d.FalseAlarms, FalseAlarms{float64(i) - 10, share, share / 2, min(1, share*1.5)})
+		d.FalseAlarms = append(d.FalseAlarms, evaluation.FalseAlarms{Threshold: float64(i) - 10, Share: share, Low: share / 2, High: min(1, share*1.5)})
 		d.History = append(d.History, EpochMean{i + 1, 1 / float64(i+1), 1.1 / float64(i+1), 0.9})
 	}
-	d.Closest = []ClosestImage{
-		{Image: Image{Path: "near.jpg", Label: name(0), Decode: drawing(1)}, Score: -2, Threshold: -2, Given: name(1)},
-		{Image: Image{Path: "<gone>.jpg", Label: name(0), Decode: func() (image.Image, error) { return nil, errors.New("no <such> file") }}, Score: -2.1, Threshold: -2, OOD: true, Given: name(0)},
+	d.Closest = []evaluation.ClosestImage{
+		{Image: images.Picture{Path: "near.jpg", Label: name(0), Decode: drawing(1)}, Score: -2, Threshold: -2, Given: name(1)},
+		{Image: images.Picture{Path: "<gone>.jpg", Label: name(0), Decode: func() (image.Image, error) { return nil, errors.New("no <such> file") }}, Score: -2.1, Threshold: -2, OOD: true, Given: name(0)},
 	}
 	d.Change = &Change{
 		Old: "old <one>", Note: "Compared on some.",
-		Added: []AddedClass{{Class: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
-		All:   ChangedClass{Tally: Tally{Class: "all", Images: 8, RightBefore: 7, RightAfter: 6}, AUROCBefore: math.NaN(), AUROCAfter: 0.5},
+		Added: []detector.AddedClass{{Class: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
+		All:   detector.ChangedClass{Tally: detector.Tally{Class: "all", Images: 8, RightBefore: 7, RightAfter: 6}, AUROCBefore: math.NaN(), AUROCAfter: 0.5},
 	}
 	return d
 }
@@ -107,7 +111,7 @@ func TestDetectorPage(t *testing.T) {
 	if page := detectorPage(t, d); strings.Contains(page, `="NaN"`) || !strings.Contains(page, `x="450.0" y="14.0"`) {
 		t.Error("equal points are not in the middle, or the far one is not at the edge")
 	}
-	if err := WriteDetector(filepath.Join("detector_test.go"), d); !errors.Is(err, ErrForeign) {
+	if err := WriteDetector(filepath.Join("detector_test.go"), d); !errors.Is(err, metrics.ErrForeign) {
 		t.Errorf("onto a file of somebody else: %v", err)
 	}
 }

@@ -9,13 +9,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // This file makes what the page of a detector shows of images: the map, and those that
 // came closest to the threshold.
 
 // picture adds an image to the page's album, and notes why it cannot be shown.
-func (v *detectorView) picture(img Image, side int) *picture {
+func (v *detectorView) picture(img images.Picture, side int) *picture {
 	if decode := img.Decode; decode != nil {
 		img.Decode = func() (_ image.Image, err error) {
 			defer func() {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // This file makes the tables and charts of the page of a detector.
@@ -63,8 +65,8 @@ func (v *detectorView) change() {
 	}
 	v.ChangeTable = &table{Caption: "The classes that were known before", Head: "class",
 		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now"}}
-	all := append([]ChangedClass{c.All}, c.Classes...)
-	assessed := slices.ContainsFunc(all, func(c ChangedClass) bool { return !math.IsNaN(c.AUROCBefore) || !math.IsNaN(c.AUROCAfter) })
+	all := append([]detector.ChangedClass{c.All}, c.Classes...)
+	assessed := slices.ContainsFunc(all, func(c detector.ChangedClass) bool { return !math.IsNaN(c.AUROCBefore) || !math.IsNaN(c.AUROCAfter) })
 	if assessed {
 		v.ChangeTable.Columns = append(v.ChangeTable.Columns, "AUROC if new, before", "AUROC if new, now")
 	}
@@ -210,17 +212,17 @@ func (v *detectorView) heldOut() {
 const mostAlarms = 0.3
 
 func (v *detectorView) alarms() {
-	points := slices.DeleteFunc(slices.Clone(v.FalseAlarms), func(f FalseAlarms) bool {
+	points := slices.DeleteFunc(slices.Clone(v.FalseAlarms), func(f evaluation.FalseAlarms) bool {
 		return math.IsInf(f.Threshold, 0) || math.IsNaN(f.Threshold)
 	})
-	if at := slices.IndexFunc(points, func(f FalseAlarms) bool { return f.Share > mostAlarms }); at >= 0 {
+	if at := slices.IndexFunc(points, func(f evaluation.FalseAlarms) bool { return f.Share > mostAlarms }); at >= 0 {
 		points = points[:at+1]
 	}
 	if len(points) < 2 {
 		return
 	}
 	v.link("alarms", "False alarms")
-	series := func(of func(FalseAlarms) float64) (line []metrics.Point) {
+	series := func(of func(evaluation.FalseAlarms) float64) (line []metrics.Point) {
 		for _, f := range points {
 			line = append(line, metrics.Point{X: f.Threshold, Y: of(f)})
 		}
@@ -236,9 +238,9 @@ func (v *detectorView) alarms() {
 	}
 	bound := lineStyles[2]
 	bound.Width = 1
-	upper, lower := styled(bound, "95% interval", series(func(f FalseAlarms) float64 { return f.High })), styled(bound, "", series(func(f FalseAlarms) float64 { return f.Low }))
+	upper, lower := styled(bound, "95% interval", series(func(f evaluation.FalseAlarms) float64 { return f.High })), styled(bound, "", series(func(f evaluation.FalseAlarms) float64 { return f.Low }))
 	lower.Hidden = true
-	c.Series = []Series{styled(lineStyles[0], "false alarms", series(func(f FalseAlarms) float64 { return f.Share })), upper, lower}
+	c.Series = []Series{styled(lineStyles[0], "false alarms", series(func(f evaluation.FalseAlarms) float64 { return f.Share })), upper, lower}
 	if t := v.Threshold; t >= c.X.Min && t <= c.X.Max {
 		c.Series = append(c.Series, styled(lineStyles[1], "this detector's threshold", []metrics.Point{{X: t}, {X: t, Y: c.Y.Max}}))
 	}

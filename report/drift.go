@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Drift holds what the page of a course of images shows.
@@ -16,7 +17,7 @@ type Drift struct {
 	Answer   string // whether there was an alarm
 	Notes    []string
 	Commands []string
-	Facts    []Fact
+	Facts    []evaluation.Fact
 	Parts    []DriftPart // of the course, in order
 	// Threshold is the log wealth that raises the alarm.
 	Threshold float64

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -16,7 +17,7 @@ func TestEvaluationInBrowser(t *testing.T) {
 	r := synthetic(t, 4, 2, 1, 100, 50)
 	earlier := writeEarlier(t, r)
 	var err error
-	if r.Against, err = report.ReadEarlier(earlier); err != nil {
+	if r.Against, err = evaluation.ReadEarlier(earlier); err != nil {
 		t.Fatal(err)
 	}
 	scores := r.Runs[1].Scores

@@ -9,7 +9,9 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // gallery holds the most extreme images of a set.
@@ -42,9 +44,13 @@ type missed struct {
 	Galleries []gallery
 }
 
+// gallerySize is how many images of each set are shown, and besideSize how many training
+// images beside each.
+const gallerySize, besideSize = 6, 3
+
 // place is an image of a set.
 type place struct {
-	set *Set
+	set *images.Set
 	row int
 }
 
@@ -60,24 +66,23 @@ type hardest struct {
 // together by those of every other method.
 func (v *view) galleries() error {
 	h := &hardest{view: v}
-	size := cmp.Or(v.GallerySize, 6)
 	for _, method := range v.methods {
 		run, ok := v.firstRun(method)
 		if !ok {
 			continue
 		}
-		lowest, err := h.most([]*Set{&v.ID}, run, size, false)
+		lowest, err := h.most([]*images.Set{&v.ID}, run, gallerySize, false)
 		if err != nil {
 			return err
 		}
 		galleries := []gallery{{"Most OOD-looking of " + v.idName(), "Images of the training classes with the lowest scores, lowest first.", lowest}}
-		var together []*Set
+		var together []*images.Set
 		for i := range v.OOD {
 			set := &v.OOD[i]
 			if together = append(together, set); method != v.GalleryMethod {
 				continue
 			}
-			highest, err := h.most([]*Set{set}, run, size, true)
+			highest, err := h.most([]*images.Set{set}, run, gallerySize, true)
 			if err != nil {
 				return err
 			}
@@ -85,7 +90,7 @@ func (v *view) galleries() error {
 				"OOD images (" + set.Group + ") with the highest scores, highest first. Any class that is predicted is wrong.", highest})
 		}
 		if method != v.GalleryMethod {
-			highest, err := h.most(together, run, size, true)
+			highest, err := h.most(together, run, gallerySize, true)
 			if err != nil {
 				return err
 			}
@@ -106,7 +111,7 @@ func (v *view) galleries() error {
 
 // most returns the images of these sets, of which all have pictures, with the lowest
 // or the highest scores.
-func (h *hardest) most(sets []*Set, run Run, n int, highest bool) (tiles []*tile, err error) {
+func (h *hardest) most(sets []*images.Set, run evaluation.Run, n int, highest bool) (tiles []*tile, err error) {
 	type scored struct {
 		place
 		score     float64
@@ -174,7 +179,7 @@ func (h *hardest) addNearest() {
 			rows = append(rows, p.set.Row(p.row))
 		}
 	}
-	best := nearest(h.Train, rows, cmp.Or(h.Neighbours, 3))
+	best := nearest(h.Train, rows, besideSize)
 	for i, p := range h.places {
 		q, ok := at[p]
 		if !ok {
@@ -191,7 +196,7 @@ func (h *hardest) addNearest() {
 
 // nearest finds the k training images with the highest cosine to each row, in
 // one pass over the training features. A row of zeros has the cosine 0.
-func nearest(train *Set, rows [][]float32, k int) [][]found {
+func nearest(train *images.Set, rows [][]float32, k int) [][]found {
 	best := make([][]found, len(rows))
 	norms := make([]float64, len(rows))
 	for q, row := range rows {

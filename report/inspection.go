@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Inspection holds what a page on the faults of a set of images shows.
@@ -14,13 +17,13 @@ type Inspection struct {
 	Title    string // "" means "What is wrong with the images"
 	Lead     []string
 	Sections []FindingSection
-	Classes  []InspectedClass
-	Overlaps []ClassOverlap
+	Classes  []evaluation.InspectedClass
+	Overlaps []evaluation.ClassOverlap
 	Odd      []Finding
 	Failed   []Failure // images that could not be read when the features were made
 	Notes    []string  // what was not looked at, and why
 	Commands []string
-	Facts    []Fact
+	Facts    []evaluation.Fact
 }
 
 // FindingSection is findings of one kind.
@@ -32,31 +35,11 @@ type FindingSection struct {
 
 // Finding is an image with which something may be wrong.
 type Finding struct {
-	Image     Image
-	Suggested string // the class that it seems to be of; "" for none
-	Score     string // how certain it is; "" for none
-	What      string // in words; "" for none
-	Other     *Image // that shows the same; nil for none
-}
-
-// InspectedClass counts the findings in the rows of a label.
-type InspectedClass struct {
-	Name string
-	Rows int
-	// Issues of each kind.
-	Wrong, Copies, Leaked, Outliers int
-
-	Accuracy float64 // share of its rows that are predicted as this class; NaN if unknown
-}
-
-// FewImages is how many images a class should have at least.
-const FewImages = 20
-
-// ClassOverlap is a class that images of another are taken for.
-type ClassOverlap struct {
-	Label, Predicted string
-	Rows             int
-	Share            float64 // of the label's rows
+	Image     images.Picture
+	Suggested string          // the class that it seems to be of; "" for none
+	Score     string          // how certain it is; "" for none
+	What      string          // in words; "" for none
+	Other     *images.Picture // that shows the same; nil for none
 }
 
 // inspectionView is an Inspection as the page's template reads it.
@@ -134,7 +117,7 @@ func (v *inspectionView) tables(in Inspection) {
 	for _, c := range in.Classes {
 		classes.Options = append(classes.Options, c.Name)
 		rows := whole(c.Rows)
-		if c.Rows < FewImages {
+		if c.Rows < evaluation.FewImages {
 			rows.Mean, rows.Wrong = rows.Mean+" (few)", true
 		}
 		v.ClassTable.Rows = append(v.ClassTable.Rows, tableRow{c.Name, []tableCell{rows,

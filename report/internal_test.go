@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
@@ -96,7 +97,7 @@ func TestNearest(t *testing.T) {
 		}
 	}
 	rows[5] = make([]float32, d)
-	train := &Set{N: n, Row: func(i int) []float32 { return rows[i] }}
+	train := &images.Set{N: n, Row: func(i int) []float32 { return rows[i] }}
 	queries := [][]float32{rows[17], make([]float32, d), nil}
 	best := nearest(train, queries, k)
 	for q, query := range queries[:2] {
@@ -140,9 +141,7 @@ func TestThumbnails(t *testing.T) {
 		return name
 	}
 	of := func(name string) string {
-		t := thumbnail(func() (image.Image, error) {
-			return (&files{roots: []string{dir}}).decode("", features.Image{Path: name})
-		}, thumbnailSide)
+		t := thumbnail(images.Pictures([]string{dir})(&features.Set{}, features.Image{Path: name}).Decode, thumbnailSide)
 		if t == nil {
 			return ""
 		}
@@ -258,7 +257,7 @@ func BenchmarkNearest(b *testing.B) {
 			rows[i][j] = float32(random.NormFloat64())
 		}
 	}
-	train := &Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }}
+	train := &images.Set{N: 20_000, Row: func(i int) []float32 { return rows[i%1000] }}
 	for b.Loop() {
 		nearest(train, rows[:42], 3)
 	}

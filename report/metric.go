@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
@@ -11,20 +12,20 @@ import (
 type Metric struct {
 	Name     string
 	Lower    bool // lower is better
-	of       func(Measurement) float64
+	of       func(metrics.Measurement) float64
 	interval func(metrics.Intervals) metrics.Interval
 }
 
 // The metrics of the paper's tables, and the other convention of FPR@95.
 var (
-	AUROC   = Metric{"AUROC", false, func(r Measurement) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
-	AUPROut = Metric{"AUPR-Out", false, func(r Measurement) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
-	AUPRIn  = Metric{"AUPR-In", false, func(r Measurement) float64 { return r.AUPRIn }, func(i metrics.Intervals) metrics.Interval { return i.AUPRIn }}
-	FPR95   = Metric{"FPR@95", true, func(r Measurement) float64 { return r.FPR95 }, func(i metrics.Intervals) metrics.Interval { return i.FPR95 }}
-	FPR95ID = Metric{"FPR@95-ID", true, func(r Measurement) float64 { return r.FPR95ID }, func(i metrics.Intervals) metrics.Interval { return i.FPR95ID }}
+	AUROC   = Metric{"AUROC", false, func(r metrics.Measurement) float64 { return r.AUROC }, func(i metrics.Intervals) metrics.Interval { return i.AUROC }}
+	AUPROut = Metric{"AUPR-Out", false, func(r metrics.Measurement) float64 { return r.AUPROut }, func(i metrics.Intervals) metrics.Interval { return i.AUPROut }}
+	AUPRIn  = Metric{"AUPR-In", false, func(r metrics.Measurement) float64 { return r.AUPRIn }, func(i metrics.Intervals) metrics.Interval { return i.AUPRIn }}
+	FPR95   = Metric{"FPR@95", true, func(r metrics.Measurement) float64 { return r.FPR95 }, func(i metrics.Intervals) metrics.Interval { return i.FPR95 }}
+	FPR95ID = Metric{"FPR@95-ID", true, func(r metrics.Measurement) float64 { return r.FPR95ID }, func(i metrics.Intervals) metrics.Interval { return i.FPR95ID }}
 )
 
-var accuracy = Metric{Name: "ID accuracy", of: func(r Measurement) float64 { return r.IDAcc }}
+var accuracy = Metric{Name: "ID accuracy", of: func(r metrics.Measurement) float64 { return r.IDAcc }}
 
 // Value is a mean over seeds with its standard deviation, both in [0, 1]. The mean
 // is NaN if the value was not measured. The deviation is NaN for a single seed.
@@ -34,9 +35,9 @@ type Value struct{ Mean, Std float64 }
 var none = Value{math.NaN(), math.NaN()}
 
 // results finds results by method, seed, group and dataset.
-type results map[[4]string]Measurement
+type results map[[4]string]metrics.Measurement
 
-func index(all []Measurement) results {
+func index(all []metrics.Measurement) results {
 	found := results{}
 	seeds := map[string][]string{}
 	for _, r := range all {
@@ -68,10 +69,10 @@ func (rs results) value(m Metric, method, group, dataset string) Value {
 
 // accuracy returns a method's accuracy, which is the same in every group.
 func (rs results) accuracy(method string) Value {
-	if v := rs.value(accuracy, method, Near, "mean"); !math.IsNaN(v.Mean) {
+	if v := rs.value(accuracy, method, metrics.Near, "mean"); !math.IsNaN(v.Mean) {
 		return v
 	}
-	return rs.value(accuracy, method, Far, "mean")
+	return rs.value(accuracy, method, metrics.Far, "mean")
 }
 
 // percent prints a share in per cent with two decimals, as the paper does, or a
@@ -110,4 +111,22 @@ func best(values []Value, lower bool) []bool {
 		clear(marks)
 	}
 	return marks
+}
+
+// order returns the distinct keys of results in the order of their first result.
+func order(results []metrics.Measurement, key func(metrics.Measurement) string) (keys []string) {
+	for _, r := range results {
+		keys = add(keys, key(r))
+	}
+	return keys
+}
+
+// add appends the values that are missing.
+func add(list []string, more ...string) []string {
+	for _, m := range more {
+		if !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
 }

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // Table is a table in the layout of the paper's: groups of the columns near-OOD,
@@ -52,7 +53,7 @@ const ours = "Multi-layer Radial Basis Function Networks"
 // Study is an evaluation on one benchmark with one backbone.
 type Study struct {
 	Benchmark, Backbone string
-	Results             []Measurement
+	Results             []metrics.Measurement
 }
 
 // PaperTable makes a table of studies like the paper's tables 2 to 4: MLRBFNs
@@ -64,7 +65,7 @@ func PaperTable(m Metric, studies []Study) Table {
 	for _, s := range studies {
 		t.Benchmarks = add(t.Benchmarks, s.Benchmark)
 		backbones = add(backbones, s.Backbone)
-		methods = add(methods, order(s.Results, func(r Measurement) string { return r.Method })...)
+		methods = add(methods, order(s.Results, func(r metrics.Measurement) string { return r.Method })...)
 	}
 	mlrbfns := Section{Title: ours}
 	others := Section{Title: "Other methods on the same features"}
@@ -77,7 +78,7 @@ func PaperTable(m Metric, studies []Study) Table {
 				for _, s := range studies {
 					if s.Benchmark == benchmark && s.Backbone == backbone {
 						rs := index(s.Results)
-						cell = Cell{rs.value(m, method, Near, "mean"), rs.value(m, method, Far, "mean"), rs.accuracy(method)}
+						cell = Cell{rs.value(m, method, metrics.Near, "mean"), rs.value(m, method, metrics.Far, "mean"), rs.accuracy(method)}
 					}
 				}
 				known = known || !math.IsNaN(cell.Near.Mean) || !math.IsNaN(cell.Far.Mean)

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -36,9 +37,9 @@ func golden(t *testing.T, name, got string) {
 
 // study has the results of a method on one benchmark: near and far AUROC and
 // accuracy, and their deviations.
-func study(method string, means, stds [3]float64) (rows []report.Measurement) {
-	for i, group := range []string{report.Near, report.Far} {
-		row := report.Measurement{Method: method, Group: group, Dataset: "mean", Seed: "mean", AUROC: means[i] / 100, FPR95: 1 - means[i]/100, IDAcc: means[2] / 100}
+func study(method string, means, stds [3]float64) (rows []metrics.Measurement) {
+	for i, group := range []string{metrics.Near, metrics.Far} {
+		row := metrics.Measurement{Method: method, Group: group, Dataset: "mean", Seed: "mean", Result: metrics.Result{AUROC: means[i] / 100, FPR95: 1 - means[i]/100}, IDAcc: means[2] / 100}
 		rows = append(rows, row)
 		row.Seed, row.AUROC, row.FPR95, row.IDAcc = "std", stds[i]/100, stds[i]/100, stds[2]/100
 		rows = append(rows, row)

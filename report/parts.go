@@ -16,8 +16,10 @@ import (
 
 	"github.com/disintegration/imaging"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // The parts that all pages are made of. A page is a template in web/ that calls
@@ -43,7 +45,7 @@ type layout struct {
 	Script   string   // the page's own script in web/; "" for none
 	Sheet    string   // the page's own style sheet in web/, beside style.css; "" for none
 	Commands []string // to repeat what the page shows
-	Facts    []Fact
+	Facts    []evaluation.Fact
 	Album    *album // the page's thumbnails; nil for none
 }
 
@@ -134,7 +136,7 @@ type choice struct {
 
 // picture is an image as a page shows it.
 type picture struct {
-	Image
+	images.Picture
 	side int
 	*thumb
 }
@@ -163,9 +165,9 @@ type album struct {
 
 // of returns a picture of an image that load will read, with its longer side of so
 // many pixels.
-func (a *album) of(img Image, side int) *picture {
+func (a *album) of(img images.Picture, side int) *picture {
 	img.Path, img.Label = strings.ToValidUTF8(img.Path, "\ufffd"), strings.ToValidUTF8(img.Label, "\ufffd")
-	p := &picture{Image: img, side: side}
+	p := &picture{Picture: img, side: side}
 	a.pictures = append(a.pictures, p)
 	return p
 }
@@ -214,7 +216,7 @@ const (
 
 // Thumbnail returns an image as the small JPEG that pages show, or nil if it cannot be
 // read.
-func Thumbnail(img Image) []byte {
+func Thumbnail(img images.Picture) []byte {
 	if img.Decode == nil {
 		return nil
 	}

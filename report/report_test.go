@@ -18,9 +18,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	_ "github.com/mlrbfn/mlrbfn/internal/command/figures"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -32,7 +34,7 @@ var setNames = strings.Fields("cifar100 tin ninco ssb-hard texture scenes street
 // synthetic is a report of an evaluation of normal scores, which later methods
 // separate better: nID test images, nOOD OOD images a set, the first third of the
 // sets near.
-func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report {
+func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) *evaluation.Evaluation {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1))
 	pictures := t.TempDir()
@@ -43,8 +45,8 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 	for i := range features {
 		features[i] = []float32{float32(i), float32(i % 7), 1}
 	}
-	images := func(name string) (func(int) report.Image, func(int) []float32) {
-		return func(i int) report.Image {
+	of := func(name string) (func(int) images.Picture, func(int) []float32) {
+		return func(i int) images.Picture {
 				path := fmt.Sprintf("%s/image-%d.png", name, i%6) // one of six is not there
 				decode := func() (image.Image, error) {
 					f, err := os.Open(filepath.Join(pictures, filepath.Base(path)))
@@ -54,33 +56,32 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 					defer f.Close()
 					return png.Decode(f)
 				}
-				return report.Image{Path: path, Label: "class-" + strconv.Itoa(i%10), Decode: decode}
+				return images.Picture{Path: path, Label: "class-" + strconv.Itoa(i%10), Decode: decode}
 			}, func(i int) []float32 {
 				return features[i%len(features)]
 			}
 	}
-	r := report.Report{
-		Title:    "Synthetic scores",
+	r := &evaluation.Evaluation{
 		Classes:  []string{"class-0", "class-1"},
-		ID:       report.Set{Name: "cifar10-test", N: nID, Fingerprint: "355333779b9e75e2091d31cfea5c597aae268251c998d62d5853c0cbf7c36dfe"},
-		Train:    &report.Set{Name: "cifar10-train", Group: "train", N: 40},
+		ID:       images.Set{Name: "cifar10-test", N: nID, Fingerprint: "355333779b9e75e2091d31cfea5c597aae268251c998d62d5853c0cbf7c36dfe"},
+		Train:    &images.Set{Name: "cifar10-train", Group: "train", N: 40},
 		Commands: []string{"evaluate --train features/train --id features/test --near cifar100=features/cifar100 --far texture=features/texture --out report"},
-		Facts:    []report.Fact{{Name: "version", Value: "1.2.3"}, {Name: "date", Value: "2026-11-21"}},
+		Facts:    []evaluation.Fact{{Name: "version", Value: "1.2.3"}, {Name: "date", Value: "2026-11-21"}},
 	}
-	r.ID.Image, r.ID.Row = images("test")
-	r.Train.Image, r.Train.Row = images("train")
+	r.ID.Image, r.ID.Row = of("test")
+	r.Train.Image, r.Train.Row = of("train")
 	for s := range sets {
-		group := report.Near
+		group := metrics.Near
 		if s >= (sets+2)/3 {
-			group = report.Far
+			group = metrics.Far
 		}
-		set := report.Set{Name: setNames[s], Group: group, N: nOOD}
-		set.Image, set.Row = images(set.Name)
+		set := images.Set{Name: setNames[s], Group: group, N: nOOD}
+		set.Image, set.Row = of(set.Name)
 		r.OOD = append(r.OOD, set)
 	}
 	r.Labels = make([]int64, nID)
 	for m, method := range methodNames[:methods] {
-		var rows []report.Measurement
+		var rows []metrics.Measurement
 		for seed := range seeds {
 			scores := map[string][]float64{"id": normal(random, 1+float64(m)/8, nID)}
 			predicted := make([]int, nID)
@@ -93,33 +94,34 @@ func synthetic(t *testing.T, methods, sets, seeds, nID, nOOD int) report.Report 
 				ood := normal(random, -float64(s)/6, nOOD)
 				ood[0] = math.Inf(-1)
 				scores[set.Name] = ood
-				row := report.Measure(scores["id"], ood)
+				row := metrics.Measure(scores["id"], ood)
 				row.Method, row.Seed, row.Group, row.Dataset, row.IDAcc = method, strconv.Itoa(seed), set.Group, set.Name, metrics.Accuracy(predicted, r.Labels)
 				rows = append(rows, row)
 			}
-			r.Runs = append(r.Runs, report.Run{Method: method, Seed: strconv.Itoa(seed), Predicted: map[string][]int{"id": predicted},
+			r.Runs = append(r.Runs, evaluation.Run{Method: method, Seed: strconv.Itoa(seed), Predicted: map[string][]int{"id": predicted},
 				Scores: func(dataset string) ([]float64, error) { return scores[dataset], nil }})
 		}
-		r.Results = append(r.Results, report.Summarise(rows)...)
+		r.Results = append(r.Results, metrics.Summarise(rows)...)
 	}
 	for _, layers := range []int{1, 2, 3, 4} {
 		for i, name := range []string{"mlrbfn", "relu"} {
-			for _, group := range []string{report.Far, report.Near} {
-				row := report.Measurement{Method: fmt.Sprintf("%s-%d", name, layers), Seed: "mean", Group: group, Dataset: "mean",
-					AUROC: 0.80 + 0.01*float64(len(group)) + 0.02*float64(layers*(1-2*i)), AUPROut: 0.8, FPR95: 0.4, IDAcc: 0.9}
+			for _, group := range []string{metrics.Far, metrics.Near} {
+				row := metrics.Measurement{Method: fmt.Sprintf("%s-%d", name, layers), Seed: "mean", Group: group, Dataset: "mean",
+					Result: metrics.Result{AUROC: 0.80 + 0.01*float64(len(group)) + 0.02*float64(layers*(1-2*i)), AUPROut: 0.8, FPR95: 0.4}, IDAcc: 0.9}
 				r.Ablation = append(r.Ablation, row)
 				row.Seed, row.AUROC, row.AUPROut, row.FPR95, row.IDAcc = "std", 0.01, 0.01, 0.01, 0.001
 				r.Ablation = append(r.Ablation, row)
 			}
 		}
 	}
-	r.Intervals = []report.Interval{{Method: methodNames[0], Group: report.Near, Dataset: "mean",
+	r.Intervals = []evaluation.Interval{{Method: methodNames[0], Group: metrics.Near, Dataset: "mean",
 		Intervals: metrics.Intervals{AUROC: metrics.Interval{Low: 0.811, High: 0.899}}}}
 	r.Confidence = "95% of 1,000 resamples"
-	nan := math.NaN()
-	r.Published = []report.Line{{Method: "Best Post-hoc", Cells: []report.Cell{{Near: report.Value{Mean: .9064, Std: .002}, Far: report.Value{Mean: .9348, Std: nan}, Acc: report.Value{Mean: nan, Std: nan}}}}}
 	return r
 }
+
+// published are lines to compare with.
+var published = []report.Line{{Method: "Best Post-hoc", Cells: []report.Cell{{Near: report.Value{Mean: .9064, Std: .002}, Far: report.Value{Mean: .9348, Std: math.NaN()}, Acc: report.Value{Mean: math.NaN(), Std: math.NaN()}}}}}
 
 func normal(random *rand.Rand, mean float64, n int) []float64 {
 	scores := make([]float64, n)
@@ -142,9 +144,13 @@ func writePicture(t *testing.T, file string, grey uint8) {
 }
 
 // write writes a report and returns its page.
-func write(t *testing.T, dir string, r report.Report) string {
+func write(t *testing.T, dir string, r *evaluation.Evaluation) string {
 	t.Helper()
-	if err := report.Write(dir, r); err != nil {
+	var lines []report.Line
+	if len(r.Runs) > 0 {
+		lines = published
+	}
+	if err := report.Write(dir, r, lines...); err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
@@ -255,9 +261,9 @@ func TestFullSize(t *testing.T) {
 
 func TestSmallest(t *testing.T) {
 	t.Parallel()
-	page := write(t, t.TempDir(), report.Report{Results: []report.Measurement{
-		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "texture", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
-		{Method: "msp", Seed: "mean", Group: report.Far, Dataset: "mean", NID: 10, NOOD: 5, AUROC: 0.75, IDAcc: math.NaN()},
+	page := write(t, t.TempDir(), &evaluation.Evaluation{Results: []metrics.Measurement{
+		{Method: "msp", Seed: "mean", Group: metrics.Far, Dataset: "texture", NID: 10, NOOD: 5, Result: metrics.Result{AUROC: 0.75}, IDAcc: math.NaN()},
+		{Method: "msp", Seed: "mean", Group: metrics.Far, Dataset: "mean", NID: 10, NOOD: 5, Result: metrics.Result{AUROC: 0.75}, IDAcc: math.NaN()},
 	}})
 	for _, want := range []string{"75.00", "On far-OOD msp is best"} {
 		if !strings.Contains(page, want) {
@@ -270,7 +276,7 @@ func TestSmallest(t *testing.T) {
 			t.Errorf("the page has %q", not)
 		}
 	}
-	if err := report.Write(t.TempDir(), report.Report{}); err == nil {
+	if err := report.Write(t.TempDir(), &evaluation.Evaluation{}); err == nil {
 		t.Error("a report of nothing was written")
 	}
 }
@@ -331,7 +337,6 @@ func TestOddScores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := synthetic(t, 2, 2, 1, 3, 3)
 			r.Runs[0].Scores = func(string) ([]float64, error) { return scores, nil }
-			r.Gallery = r.Runs[0].Method
 			r.Train.Row = func(i int) []float32 { return make([]float32, 3) }
 			dir := t.TempDir()
 			write(t, dir, r)
@@ -370,14 +375,14 @@ func TestHostileNames(t *testing.T) {
 	const evil = `<script>alert("1")</script>&../'%$`
 	r := synthetic(t, 2, 2, 1, 9, 9)
 	old := r.Runs[0].Method
-	r.Runs[0].Method, r.Title, r.ID.Name = evil, evil, evil
+	r.Runs[0].Method, r.ID.Name = evil, evil
 	for i := range r.Results {
 		if r.Results[i].Method == old {
 			r.Results[i].Method = evil
 		}
 	}
-	r.ID.Image = func(int) report.Image { return report.Image{Path: evil, Label: evil} }
-	r.Commands, r.Facts = []string{evil}, []report.Fact{{Name: evil, Value: evil}}
+	r.ID.Image = func(int) images.Picture { return images.Picture{Path: evil, Label: evil} }
+	r.Commands, r.Facts = []string{evil}, []evaluation.Fact{{Name: evil, Value: evil}}
 	dir := t.TempDir()
 	page := write(t, filepath.Join(dir, "a", "b"), r)
 	if n := strings.Count(page, "<script>"); n != 3 { // Chart.js and the page's own two

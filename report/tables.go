@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // table is a table that a click sorts: a row for each method, class or the like.
@@ -75,7 +76,7 @@ func (v *view) column(rs results, methods []string, m Metric, group, dataset str
 	for _, method := range methods {
 		values = append(values, rs.value(m, method, group, dataset))
 		text := ""
-		at := slices.IndexFunc(v.Intervals, func(i Interval) bool {
+		at := slices.IndexFunc(v.Intervals, func(i evaluation.Interval) bool {
 			return i.Method == method && i.Group == group && i.Dataset == dataset
 		})
 		if at >= 0 {
@@ -94,8 +95,8 @@ func interval(i metrics.Interval) string {
 }
 
 // summary is the table of the groups' means.
-func (v *view) summary(rows []Measurement) table {
-	rs, methods := index(rows), order(rows, func(r Measurement) string { return r.Method })
+func (v *view) summary(rows []metrics.Measurement) table {
+	rs, methods := index(rows), order(rows, func(r metrics.Measurement) string { return r.Method })
 	t := newTable("Means over the sets of each group, in per cent", methods)
 	for _, m := range []Metric{AUROC, FPR95, AUPROut} {
 		t.Groups = append(t.Groups, columnGroup{Label: m.arrow()})
@@ -141,8 +142,8 @@ func publishedTable(lines []Line) *table {
 	}
 	t := newTable("Published results, in per cent", names)
 	t.Groups = []columnGroup{{Label: "AUROC ↑"}}
-	t.addColumn(Near, false, near, nil)
-	t.addColumn(Far, false, far, nil)
+	t.addColumn(metrics.Near, false, near, nil)
+	t.addColumn(metrics.Far, false, far, nil)
 	t.Groups = append(t.Groups, columnGroup{Label: "accuracy ↑"})
 	t.addColumn("ID", false, acc, nil)
 	return &t

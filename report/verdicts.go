@@ -6,13 +6,16 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Verdicts holds what the page of judged images shows: which were flagged, and why.
 type Verdicts struct {
-	Title    string // "" means "Which images are out of distribution"
-	Facts    []Fact // detector, model, threshold, dates: what repeats the run
+	Title    string            // "" means "Which images are out of distribution"
+	Facts    []evaluation.Fact // detector, model, threshold, dates: what repeats the run
 	Commands []string
 	Detector string   // file of the detector, for copied commands
 	Classes  []string // of the detector
@@ -44,7 +47,7 @@ const MostVerdicts = 20_000
 
 // Verdict is a judged image and what explains its verdict.
 type Verdict struct {
-	Image                     Image // Label is the class that a person gave it; "" if unknown
+	Image                     images.Picture // Label is the class that a person gave it; "" if unknown
 	Class                     string
 	Confidence, Score, PValue float64
 	OOD                       bool
@@ -63,7 +66,7 @@ type Part struct {
 
 // Neighbour is a training image near to a judged one.
 type Neighbour struct {
-	Image    Image
+	Image    images.Picture
 	Class    string
 	Distance float64
 }
@@ -113,7 +116,7 @@ func checkPage(file string) error {
 		return nil
 	}
 	if err == nil && !strings.Contains(string(text), generator) {
-		err = fmt.Errorf("%s: %w", file, ErrForeign)
+		err = fmt.Errorf("%s: %w", file, metrics.ErrForeign)
 	}
 	if err == nil {
 		err = disk.CheckWritable(file)

@@ -12,6 +12,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // drawing is a picture of stripes that differ with i.
@@ -32,7 +36,7 @@ func judged(n int) Verdicts {
 	random := rand.New(rand.NewPCG(1, 2))
 	v := Verdicts{
 		Detector: "my detectors/flowers.safetensors", Classes: []string{"rose", "tulip", "daisy"}, MaxFalseAlarms: 0.05,
-		Facts:    []Fact{{"detector", "my detectors/flowers.safetensors"}, {"date", "22 November 2026"}},
+		Facts:    []evaluation.Fact{{Name: "detector", Value: "my detectors/flowers.safetensors"}, {Name: "date", Value: "22 November 2026"}},
 		Commands: []string{"mlrbfn detect --detector 'my detectors/flowers.safetensors' --report page.html photos"},
 	}
 	for range 199 {
@@ -45,14 +49,14 @@ func judged(n int) Verdicts {
 		score := random.NormFloat64() - 2*float64(i%2)
 		below, _ := slices.BinarySearch(v.Calibration, score)
 		item := Verdict{
-			Image: Image{Path: fmt.Sprintf("photos/%04d.jpg", i), Decode: drawing(i)}, Class: v.Classes[i%3],
+			Image: images.Picture{Path: fmt.Sprintf("photos/%04d.jpg", i), Decode: drawing(i)}, Class: v.Classes[i%3],
 			Confidence: random.Float64(), Score: score, PValue: float64(1+below) / 200, OOD: score < v.Threshold,
 			Why: "It is far from every class.",
 			Parts: []Part{{"mds++", score - 1, "how far it is from the centre of its class"}, {"head", score, "how sure the head is"},
 				{"neighbours", -score / 2, fmt.Sprintf("it has %d neighbours", i)}},
 		}
 		for k := range 3 {
-			near := Neighbour{Image{Path: fmt.Sprintf("train/%d.jpg", (i+k)%5), Decode: drawing(100 + (i+k)%5)}, v.Classes[k], 1 + float64(k)/3}
+			near := Neighbour{images.Picture{Path: fmt.Sprintf("train/%d.jpg", (i+k)%5), Decode: drawing(100 + (i+k)%5)}, v.Classes[k], 1 + float64(k)/3}
 			if (i+k)%5 == 4 {
 				near.Image.Decode = unreadable
 			}
@@ -159,7 +163,7 @@ func TestPagesOfVerdicts(t *testing.T) {
 	if err := os.WriteFile(mine, []byte("mine"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteVerdicts(file, judged(3)); !errors.Is(err, ErrForeign) {
+	if err := WriteVerdicts(file, judged(3)); !errors.Is(err, metrics.ErrForeign) {
 		t.Errorf("over a page of another program: %v", err)
 	}
 	if err := os.Remove(mine); err != nil {
@@ -282,12 +286,12 @@ func TestHostileVerdicts(t *testing.T) {
 	const evil = "<script>alert(\"1\")</script>&../'%$\xff\n"
 	v := judged(2)
 	v.Title, v.Detector, v.Classes, v.Notes = evil, evil, []string{evil}, []string{evil}
-	v.Commands, v.Facts, v.Failed = []string{evil}, []Fact{{evil, evil}}, []Failure{{evil, evil}}
+	v.Commands, v.Facts, v.Failed = []string{evil}, []evaluation.Fact{{Name: evil, Value: evil}}, []Failure{{evil, evil}}
 	for i := range v.Items {
 		item := &v.Items[i]
 		item.Image.Path, item.Image.Label, item.Class, item.Why = evil, evil, evil, evil
 		item.Parts = []Part{{evil, math.NaN(), evil}, {evil, math.Inf(-1), evil + "2"}}
-		item.Nearest = []Neighbour{{Image{Path: evil, Label: evil}, evil, math.NaN()}}
+		item.Nearest = []Neighbour{{images.Picture{Path: evil, Label: evil}, evil, math.NaN()}}
 		item.PValue, item.Confidence = math.NaN(), math.NaN()
 	}
 	page := writeVerdictPages(t, filepath.Join(t.TempDir(), "page.html"), v)

@@ -14,14 +14,16 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // view is a report as the page's template reads it.
 type view struct {
-	Report
+	*evaluation.Evaluation
 	Page            layout
 	Summary         table
 	PerSet          []table
@@ -48,25 +50,25 @@ type panel struct {
 	Figures []*figure
 }
 
-func newView(r Report) (*view, error) {
-	v := &view{Report: r, results: index(r.Results), methods: order(r.Results, func(r Measurement) string { return r.Method })}
+func newView(e *evaluation.Evaluation, published []Line) (*view, error) {
+	v := &view{Evaluation: e, results: index(e.Results), methods: order(e.Results, func(r metrics.Measurement) string { return r.Method })}
 	v.Page = layout{
-		Title:    cmp.Or(r.Title, "Out-of-distribution detection"),
-		Commands: r.Commands, Facts: r.Facts, Album: &album{},
+		Title:    "Out-of-distribution detection",
+		Commands: e.Commands, Facts: e.Facts, Album: &album{},
 	}
 	v.chooseStyles()
 	v.lead()
-	v.Summary = v.summary(r.Results)
+	v.Summary = v.summary(e.Results)
 	v.perSet()
 	if err := v.drawRuns(); err != nil {
 		return nil, err
 	}
-	if len(r.Ablation) > 0 {
-		t := v.summary(r.Ablation)
-		v.AblationTable, v.AblationFigures = &t, ablationFigures(r.Ablation)
+	if len(e.Ablation) > 0 {
+		t := v.summary(e.Ablation)
+		v.AblationTable, v.AblationFigures = &t, ablationFigures(e.Ablation)
 	}
-	if len(r.Published) > 0 {
-		v.PublishedTable = publishedTable(r.Published)
+	if len(published) > 0 {
+		v.PublishedTable = publishedTable(published)
 	}
 	if err := v.galleries(); err != nil {
 		return nil, err
@@ -119,7 +121,7 @@ func (v *view) overall(method string) float64 {
 func (v *view) chooseStyles() {
 	ranked := slices.Clone(v.methods)
 	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
-	v.GalleryMethod = cmp.Or(v.Gallery, ranked[0])
+	v.GalleryMethod = ranked[0]
 	if at := slices.Index(ranked, v.methods[0]); at >= len(lineStyles) {
 		ranked[len(lineStyles)-1] = v.methods[0]
 	}
@@ -133,17 +135,17 @@ func (v *view) chooseStyles() {
 func (v *view) idName() string { return cmp.Or(v.ID.Name, "the in-distribution test set") }
 
 // groups lists the groups of the results, near first.
-func groups(rows []Measurement) []string {
-	found := order(rows, func(r Measurement) string { return r.Group })
+func groups(rows []metrics.Measurement) []string {
+	found := order(rows, func(r metrics.Measurement) string { return r.Group })
 	slices.SortFunc(found, func(a, b string) int { return strings.Compare(b, a) })
 	return found
 }
 
 // sets are the names of a group's sets.
-func sets(rows []Measurement, group string) []string {
-	return order(slices.DeleteFunc(slices.Clone(rows), func(r Measurement) bool {
+func sets(rows []metrics.Measurement, group string) []string {
+	return order(slices.DeleteFunc(slices.Clone(rows), func(r metrics.Measurement) bool {
 		return r.Group != group || r.Dataset == "mean"
-	}), func(r Measurement) string { return r.Dataset })
+	}), func(r metrics.Measurement) string { return r.Dataset })
 }
 
 // lead writes the question and the answer at the top of the page.
@@ -195,21 +197,21 @@ func count(n int) string {
 }
 
 // firstRun is the run of a method that is drawn.
-func (v *view) firstRun(method string) (Run, bool) {
-	i := slices.IndexFunc(v.Runs, func(r Run) bool { return r.Method == method && r.Scores != nil })
+func (v *view) firstRun(method string) (evaluation.Run, bool) {
+	i := slices.IndexFunc(v.Runs, func(r evaluation.Run) bool { return r.Method == method && r.Scores != nil })
 	if i < 0 {
-		return Run{}, false
+		return evaluation.Run{}, false
 	}
 	return v.Runs[i], true
 }
 
-func (v *view) scores(r Run, dataset string) ([]float64, error) {
+func (v *view) scores(r evaluation.Run, dataset string) ([]float64, error) {
 	scores, err := r.Scores(dataset)
 	if err != nil {
 		return nil, fmt.Errorf("scores of %s, seed %s, %s: %w", r.Method, r.Seed, dataset, err)
 	}
 	want := v.ID.N
-	if i := slices.IndexFunc(v.OOD, func(s Set) bool { return s.Name == dataset }); i >= 0 {
+	if i := slices.IndexFunc(v.OOD, func(s images.Set) bool { return s.Name == dataset }); i >= 0 {
 		want = v.OOD[i].N
 	}
 	if want != 0 && len(scores) != want {
@@ -288,7 +290,7 @@ func (v *view) drawRuns() error {
 	return nil
 }
 
-func (v *view) drawRun(run Run) (d runDrawing, err error) {
+func (v *view) drawRun(run evaluation.Run) (d runDrawing, err error) {
 	id, err := v.scores(run, "id")
 	if err != nil {
 		return d, err
@@ -363,7 +365,7 @@ func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metr
 }
 
 // histogram draws the distributions of the scores of both sets.
-func (v *view) histogram(method string, set Set, id, ood []float64, auroc float64) *figure {
+func (v *view) histogram(method string, set images.Set, id, ood []float64, auroc float64) *figure {
 	title := fmt.Sprintf("%s on %s (%s-OOD), AUROC %s%%", method, set.Name, set.Group, percent(auroc))
 	low, high, ok := scoreRange(id, ood)
 	idShares, oodShares := histogram(id, low, high), histogram(ood, low, high)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -154,7 +155,7 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 
 // notComputed tells whether the AUROC of some class is that of the detector before.
 func notComputed(change *pipeline.Addition) bool {
-	return slices.ContainsFunc(change.Classes, func(c pipeline.ChangedClass) bool { return c.Kept })
+	return slices.ContainsFunc(change.Classes, func(c detector.ChangedClass) bool { return c.Kept })
 }
 
 // change is the section of the page; nil without images that were added.
@@ -200,7 +201,7 @@ func (a *addFlags) describe(change *pipeline.Addition) string {
 	}
 	fmt.Fprintln(t)
 	rows := slices.Clone(change.Classes)
-	slices.SortStableFunc(rows, func(x, y pipeline.ChangedClass) int { // what became worst first
+	slices.SortStableFunc(rows, func(x, y detector.ChangedClass) int { // what became worst first
 		return (x.RightAfter - x.RightBefore) - (y.RightAfter - y.RightBefore)
 	})
 	auroc := func(v float64) string {
@@ -209,7 +210,7 @@ func (a *addFlags) describe(change *pipeline.Addition) string {
 		}
 		return fmt.Sprintf("%.3f", v)
 	}
-	for _, c := range append([]pipeline.ChangedClass{change.All}, rows[:min(len(rows), mostRows)]...) {
+	for _, c := range append([]detector.ChangedClass{change.All}, rows[:min(len(rows), mostRows)]...) {
 		fmt.Fprintf(t, "%s\t%d\t%d → %d\t%d → %d\t", Printable(c.Class), c.Images, c.RightBefore, c.RightAfter, c.FlaggedBefore, c.FlaggedAfter)
 		if assessed {
 			text, after := auroc(c.AUROCBefore), auroc(c.AUROCAfter)

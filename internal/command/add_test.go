@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // ramp is a class whose name is markup, as far as the system allows.
@@ -42,9 +43,9 @@ func shapes(t *testing.T) {
 // added is what train --add prints with --json.
 type added struct {
 	Addition struct {
-		Added   []pipeline.AddedClass
-		Classes []pipeline.ChangedClass
-		All     pipeline.ChangedClass
+		Added   []detector.AddedClass
+		Classes []detector.ChangedClass
+		All     detector.ChangedClass
 		HeldOut string `json:"held_out"`
 	}
 }

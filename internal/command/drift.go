@@ -418,7 +418,7 @@ func (c *course) page(file, by, line string) report.Drift {
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
 		Parts: c.Parts, Classes: c.Classes, Threshold: c.watch.All().Threshold(),
-		Answer: "No alarm.", Commands: []string{line}, Facts: []report.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
+		Answer: "No alarm.", Commands: []string{line}, Facts: []evaluation.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
 	}
 	if c.Failed > 0 {
 		page.Notes = append(page.Notes, fmt.Sprintf("%s could not be read.", count(c.Failed, "image")))

@@ -17,6 +17,7 @@ import (
 	_ "github.com/mlrbfn/mlrbfn/internal/command/figures" // draws the charts of pages
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -167,10 +168,12 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 		if err != nil {
 			return err
 		}
-		opts.Published = report.Benchmarks(nil, board)
+		opts.Report = func(e *evaluation.Evaluation) error {
+			return report.Write(opts.Out, e, report.Benchmarks(nil, board)...)
+		}
 	}
 	opts.Commands = []string{e.line()}
-	opts.Facts = []report.Fact{
+	opts.Facts = []evaluation.Fact{
 		{Name: "version", Value: Version()},
 		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
 	}
@@ -224,9 +227,9 @@ const mostMethods = 20
 
 // printResults prints the methods with their means over the near and the far
 // sets, and the file with the rest.
-func printResults(w io.Writer, results []report.Measurement, rest string) error {
+func printResults(w io.Writer, results []metrics.Measurement, rest string) error {
 	type key struct{ method, group string }
-	means, deviations := map[key]report.Measurement{}, map[key]report.Measurement{}
+	means, deviations := map[key]metrics.Measurement{}, map[key]metrics.Measurement{}
 	var methods []string
 	var groups []string
 	seeds := map[string]bool{}

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -133,7 +135,7 @@ func (p *page) cut() {
 }
 
 // write explains what is not explained yet, and writes the page.
-func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []report.Fact, line string, notes []string) error {
+func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []evaluation.Fact, line string, notes []string) error {
 	p.cut()
 	var x []float32
 	var verdicts []pipeline.Verdict
@@ -188,7 +190,7 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 	}
 	e := j.Explanation
 	v := report.Verdict{
-		Image: report.Image{Path: j.Path, Label: p.label(j), Decode: decode},
+		Image: images.Picture{Path: j.Path, Label: p.label(j), Decode: decode},
 		Class: j.Class, Confidence: j.Confidence, Score: j.Score, PValue: j.PValue, OOD: j.OOD, Why: e.Why,
 	}
 	for _, part := range e.Parts {
@@ -211,8 +213,8 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 }
 
 // pageFacts lists what a reader needs to repeat a run of detect.
-func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []report.Fact {
-	facts := []report.Fact{
+func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []evaluation.Fact {
+	facts := []evaluation.Fact{
 		{Name: "version", Value: Version()},
 		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
 		{Name: "detector", Value: file},
@@ -220,13 +222,13 @@ func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page
 		{Name: "images", Value: fmt.Sprintf("%s, %d of them out of distribution, %d unreadable", count(len(p.scores)+p.unread, "image"), p.ood, p.unread)},
 	}
 	if d.Source.Model != "" {
-		facts = append(facts, report.Fact{Name: "backbone", Value: filepath.Base(d.Source.Model)})
+		facts = append(facts, evaluation.Fact{Name: "backbone", Value: filepath.Base(d.Source.Model)})
 	}
 	if d.Source.SHA256 != "" {
-		facts = append(facts, report.Fact{Name: "SHA-256 of the backbone", Value: d.Source.SHA256})
+		facts = append(facts, evaluation.Fact{Name: "SHA-256 of the backbone", Value: d.Source.SHA256})
 	}
 	for _, set := range e.Sets() {
-		facts = append(facts, report.Fact{Name: "training features", Value: set.Dir})
+		facts = append(facts, evaluation.Fact{Name: "training features", Value: set.Dir})
 	}
 	return facts
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -88,7 +89,7 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 		Lead:     []string{inspectionLead(r)},
 		Notes:    inspectionNotes(r),
 		Commands: []string{line},
-		Facts: []report.Fact{
+		Facts: []evaluation.Fact{
 			{Name: "version", Value: Version()},
 			{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
 		},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -129,9 +130,9 @@ func historyOf(d *pipeline.Detector) (all []report.EpochMean) {
 }
 
 // detectorFacts lists what a reader needs to train a detector again.
-func detectorFacts(d *pipeline.Detector) []report.Fact {
+func detectorFacts(d *pipeline.Detector) []evaluation.Fact {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 10, 64) }
-	facts := []report.Fact{
+	facts := []evaluation.Fact{
 		{Name: "trained by", Value: cmp.Or(d.Training.Tool, "a program that did not record its version")},
 		{Name: "shown by", Value: Version()},
 		{Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
@@ -139,12 +140,12 @@ func detectorFacts(d *pipeline.Detector) []report.Fact {
 		{Name: "score", Value: d.ScoreName()},
 	}
 	if !math.IsInf(d.Threshold, -1) {
-		facts = append(facts, report.Fact{Name: "threshold", Value: number(d.Threshold)})
+		facts = append(facts, evaluation.Fact{Name: "threshold", Value: number(d.Threshold)})
 	}
 	if d.Source.Model != "" {
-		facts = append(facts, report.Fact{Name: "backbone", Value: d.Source.Model})
+		facts = append(facts, evaluation.Fact{Name: "backbone", Value: d.Source.Model})
 	}
-	for _, f := range []report.Fact{
+	for _, f := range []evaluation.Fact{
 		{Name: "SHA-256 of the backbone", Value: d.Source.SHA256}, {Name: "output", Value: d.Source.Output},
 		{Name: "fingerprint of model and preprocessing", Value: d.Source.Fingerprint},
 	} {
@@ -153,23 +154,23 @@ func detectorFacts(d *pipeline.Detector) []report.Fact {
 		}
 	}
 	if p := d.Probe; p != nil {
-		facts = append(facts, report.Fact{Name: "probe", Value: fmt.Sprintf("what the model answered on %s drawn by the program, version %d", count(p.Images, "image"), p.Version)})
+		facts = append(facts, evaluation.Fact{Name: "probe", Value: fmt.Sprintf("what the model answered on %s drawn by the program, version %d", count(p.Images, "image"), p.Version)})
 	} else if d.Source.Model != extractor.PixelsName {
-		facts = append(facts, report.Fact{Name: "probe", Value: noProbe})
+		facts = append(facts, evaluation.Fact{Name: "probe", Value: noProbe})
 	}
 	for _, set := range d.Training.Sets {
-		facts = append(facts, report.Fact{Name: "features for " + useName(set.Use), Value: fmt.Sprintf("%s (%s, SHA-256 of the content %s)", set.Path, count(set.Rows, "row"), set.Content)})
+		facts = append(facts, evaluation.Fact{Name: "features for " + useName(set.Use), Value: fmt.Sprintf("%s (%s, SHA-256 of the content %s)", set.Path, count(set.Rows, "row"), set.Content)})
 	}
 	if len(d.Training.Sets) == 0 {
 		for _, dir := range d.Training.Features {
-			facts = append(facts, report.Fact{Name: "features for training", Value: dir})
+			facts = append(facts, evaluation.Fact{Name: "features for training", Value: dir})
 		}
 	}
 	if d.Training.Kept {
-		facts = append(facts, report.Fact{Name: "split", Value: "kept from the detector that images were added to; training on these feature sets anew divides them otherwise"})
+		facts = append(facts, evaluation.Fact{Name: "split", Value: "kept from the detector that images were added to; training on these feature sets anew divides them otherwise"})
 	}
 	if n := len(d.Relabelled); n > 0 {
-		facts = append(facts, report.Fact{Name: "labels changed by issues.csv", Value: strconv.Itoa(n)})
+		facts = append(facts, evaluation.Fact{Name: "labels changed by issues.csv", Value: strconv.Itoa(n)})
 	}
 	return facts
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Detector judges images by their features. It is one file.
@@ -221,16 +220,6 @@ type Verdict struct {
 	// PValue is (1 + #{calibration scores ≤ Score}) / (n + 1): the chance
 	// that an image like the training images scores this low.
 	PValue float64 `json:"p_value"`
-}
-
-// Count counts an image of a class that two detectors judged.
-func Count(t *report.Tally, class string, before, after Verdict) {
-	one := map[bool]int{true: 1}
-	t.Images++
-	t.RightBefore += one[before.Class == class]
-	t.RightAfter += one[after.Class == class]
-	t.FlaggedBefore += one[before.OOD]
-	t.FlaggedAfter += one[after.OOD]
 }
 
 // verdictBlock is how many rows are judged at once at least, and mostVerdicts at

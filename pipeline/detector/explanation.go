@@ -11,9 +11,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // ExplainOptions says what to explain verdicts by. The zero value is the usual way.
@@ -23,7 +23,7 @@ type ExplainOptions struct {
 	// changed; see [detector.Detector.OpenTraining].
 	Features []string
 	// Roots are folders that pictures of training images may come from; see
-	// [report.FeatureSet].
+	// [images.FeatureSet].
 	Roots []string
 	// Nearest is how many training images, also of those that were set aside for
 	// validation and calibration, are sought for each image; 0 means 3, and
@@ -91,8 +91,8 @@ func unescaped(v any) ([]byte, error) {
 
 // Neighbour is a training image near to another image.
 type Neighbour struct {
-	Row   int          // among the rows of all training features
-	Image report.Image // Path is "" if the features do not list their images
+	Row   int            // among the rows of all training features
+	Image images.Picture // Path is "" if the features do not list their images
 	Class string
 	// Distance is Euclidean, between the values that the head's layers read: of the
 	// default head the conditioned features that tell the classes apart, in
@@ -122,7 +122,7 @@ type Explainer struct {
 	data     *TrainingData // nil without training features
 	bank     *bank         // likewise
 	nearest  int
-	picture  func(*features.Set, features.Image) report.Image
+	picture  func(*features.Set, features.Image) images.Picture
 	notes    []string
 }
 
@@ -134,7 +134,7 @@ func NewExplainer(ctx context.Context, d *Detector, opts ExplainOptions) (_ *Exp
 	}
 	e := &Explainer{
 		detector: d, names: d.PartNames(), nearest: cmp.Or(max(opts.Nearest, -1), 3),
-		picture: report.Pictures(opts.Roots),
+		picture: images.Pictures(opts.Roots),
 	}
 	var note string
 	if e.data, note, err = openTraining(ctx, d, opts.Features); err != nil {
@@ -180,18 +180,18 @@ func (e *Explainer) Sets() []*features.Set {
 }
 
 // Picture returns the image of a row among all training features.
-func (e *Explainer) Picture(row int) (report.Image, error) {
+func (e *Explainer) Picture(row int) (images.Picture, error) {
 	if e.data == nil || row < 0 || row >= len(e.data.Labels) {
-		return report.Image{}, fs.ErrNotExist
+		return images.Picture{}, fs.ErrNotExist
 	}
 	set, at := e.data.At(row)
-	images, err := set.ImagesAt([]int{at})
+	found, err := set.ImagesAt([]int{at})
 	if err != nil {
-		return report.Image{}, err
+		return images.Picture{}, err
 	}
-	img, known := images[at]
+	img, known := found[at]
 	if !known {
-		return report.Image{}, fs.ErrNotExist
+		return images.Picture{}, fs.ErrNotExist
 	}
 	return e.picture(set, img), nil
 }

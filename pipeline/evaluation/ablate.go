@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,9 +14,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // AblateOptions says which heads to compare on what. A zero field takes its
@@ -39,6 +38,10 @@ type AblateOptions struct {
 	Hidden int // outputs of the ReLU networks' hidden layers; 0 means head.DefaultHidden
 
 	Out string // folder of the report
+
+	// Draw, where set, draws results: by depth, and if steps are not nil those of the
+	// whole head, the first, and of heads that lack a step.
+	Draw func(results []metrics.Measurement, depth bool, steps []string) error
 
 	// Warn, where set, is told what is odd about the training features, and of
 	// heads whose training diverged, which have no results.
@@ -170,9 +173,9 @@ func (o AblateOptions) contenders(train training.Options) ([]contender, error) {
 // 6) and with MLRBFNs that lack one of the paper's steps. It trains each, once
 // per seed, and writes the results of all as Evaluate does to ablation.csv
 // under opts.Out, with the methods mlrbfn-1 (max log φ of one layer), relu-1
-// (MSP of one layer), …, and the names of the steps, and draws them as
-// figures/depth and figures/steps, PNG and SVG.
-func Ablate(ctx context.Context, opts AblateOptions) ([]report.Measurement, error) {
+// (MSP of one layer), …, and the names of the steps. It removes the pictures
+// figures/depth and figures/steps, PNG and SVG, of an earlier run.
+func Ablate(ctx context.Context, opts AblateOptions) ([]metrics.Measurement, error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
@@ -186,7 +189,7 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Measurement, erro
 	if err := errors.Join(detector.MkdirFor(file), disk.CheckWritable(file), clearAblation(opts.Out, file)); err != nil {
 		return nil, err
 	}
-	var results []report.Measurement
+	var results []metrics.Measurement
 	contenders, err := opts.contenders(e.train.Options)
 	if err != nil {
 		return nil, err
@@ -210,67 +213,27 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]report.Measurement, erro
 		}
 		results = append(results, rows...)
 	}
-	if err := report.WriteResults(file, results); err != nil {
+	if err := metrics.WriteResults(file, results); err != nil {
 		return nil, err
 	}
-	return results, opts.draw(results, e.train.Options.Head.Settings().Layers)
+	if opts.Draw == nil {
+		return results, nil
+	}
+	var steps []string
+	if len(opts.Steps) > 0 {
+		steps = append([]string{mlrbfnName(e.train.Options.Head.Settings().Layers)}, opts.Steps...)
+	}
+	return results, opts.Draw(results, len(opts.Depths) > 1, steps)
 }
-
-// draw writes the pictures that there is something for.
-func (o AblateOptions) draw(results []report.Measurement, layers int) error {
-	if report.Draw == nil {
-		return nil
-	}
-	charts := map[string]report.Chart{}
-	if len(o.Depths) > 1 {
-		if c := report.LayersChart(results); c != nil {
-			charts[depthFigure] = *c
-		}
-	}
-	if len(o.Steps) > 0 {
-		charts[stepsFigure] = report.StepsChart(results, append([]string{mlrbfnName(layers)}, o.Steps...))
-	}
-	for name, chart := range charts {
-		for _, format := range figureFormats {
-			picture, err := report.Draw(chart, format)
-			if err != nil {
-				return err
-			}
-			file := filepath.Join(o.Out, figuresDir, name+"."+format)
-			if err := detector.MkdirFor(file); err != nil {
-				return err
-			}
-			err = disk.Write(file, func(w io.Writer) error {
-				_, err := w.Write(picture)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// figureFormats are the formats of every picture.
-var figureFormats = []string{"png", "svg"}
-
-const (
-	figuresDir  = "figures"
-	depthFigure = "depth"
-	stepsFigure = "steps"
-)
 
 // clearAblation removes what an earlier run has left in dir, and nothing else.
 func clearAblation(dir, results string) error {
-	if err := report.RemoveResults(results); err != nil {
+	if err := metrics.RemoveResults(results); err != nil {
 		return err
 	}
-	for _, name := range []string{depthFigure, stepsFigure} {
-		for _, format := range figureFormats {
-			if err := os.Remove(filepath.Join(dir, figuresDir, name+"."+format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("report folder: %w", err)
-			}
+	for _, name := range []string{"depth.png", "depth.svg", "steps.png", "steps.svg"} {
+		if err := os.Remove(filepath.Join(dir, "figures", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("report folder: %w", err)
 		}
 	}
 	return nil

@@ -29,14 +29,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
-	"github.com/mlrbfn/mlrbfn/report"
-)
-
-// Groups of out-of-distribution sets, by how near to the training classes they
-// are.
-const (
-	Near = report.Near
-	Far  = report.Far
 )
 
 // Heads that give logits, besides the linear one: that of a feature set's own logits,
@@ -88,11 +80,13 @@ type Options struct {
 	Bootstrap int // resamples of the test images for confidence intervals in the report; 0 means metrics.DefaultResamples, less means none
 
 	// For the report to show. ImageRoots are the folders that its thumbnails may
-	// come from, as [report.FeatureSet] says.
+	// come from, as [images.FeatureSet] says.
 	ImageRoots []string
-	Published  []report.Line // results to compare with, each with one cell
-	Commands   []string      // to repeat the evaluation with
-	Facts      []report.Fact // versions, dates and the like
+	Commands   []string // to repeat the evaluation with
+	Facts      []Fact   // versions, dates and the like
+
+	// Report, where set, writes the report when all is measured and written.
+	Report func(*Evaluation) error
 
 	// Leaked, where set, is told which images are in two of the sets.
 	Leaked func([]Leak)
@@ -115,8 +109,8 @@ type Options struct {
 
 // Evaluate trains the heads that the methods need, once per seed, fits scores,
 // scores the in-distribution test set and all sets of OOD images, and writes
-// results.csv, the scores, scores/METHOD/SEED/DATASET.npy, report.html with its
-// pictures, and the paper's tables, tables.md and tables.tex, under opts.Out.
+// results.csv, sets.json, which says what images it is on, and the scores,
+// scores/METHOD/SEED/DATASET.npy, under opts.Out.
 //
 // A post-hoc score is fitted on all labelled training rows, ReAct's and KLM's
 // on the validation features where these are a set of their own. The parts of an
@@ -124,7 +118,7 @@ type Options struct {
 // put them on one scale, must be new to all. Results of a score that no seed
 // changes are the same for every seed; the accuracy is that of the seed's
 // softmax network.
-func Evaluate(ctx context.Context, opts Options) ([]report.Measurement, error) {
+func Evaluate(ctx context.Context, opts Options) ([]metrics.Measurement, error) {
 	e, err := openEvaluation(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -135,7 +129,7 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Measurement, error) {
 		return nil, err
 	}
 	// Nothing is cleared before all is known to be writable.
-	if err := errors.Join(detector.MkdirFor(file), disk.CheckWritable(file), report.Check(opts.Out)); err != nil {
+	if err := errors.Join(detector.MkdirFor(file), disk.CheckWritable(file)); err != nil {
 		return nil, err
 	}
 	if err := clearReport(opts.Out); err != nil {
@@ -144,7 +138,7 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Measurement, error) {
 	if err := e.leaveOut(opts.Methods != nil); err != nil {
 		return nil, err
 	}
-	var results []report.Measurement
+	var results []metrics.Measurement
 	var measured []string
 	for _, method := range e.opts.Methods {
 		runs, err := e.prepare(ctx, method)
@@ -169,7 +163,7 @@ func Evaluate(ctx context.Context, opts Options) ([]report.Measurement, error) {
 	if e.reliable != nil && opts.Reliable != nil {
 		opts.Reliable(*e.reliable)
 	}
-	return results, errors.Join(report.WriteResults(file, results), e.writePage(ctx, results))
+	return results, e.report(ctx, results)
 }
 
 // contender is a kind of head that is trained with every seed and measured.
@@ -186,7 +180,7 @@ type contender struct {
 }
 
 // contend returns the results of a contender with each seed and over them.
-func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Measurement, error) {
+func (e *evaluation) contend(ctx context.Context, c contender) ([]metrics.Measurement, error) {
 	all, err := e.trainAll(ctx, c)
 	if err != nil {
 		return nil, err
@@ -206,8 +200,8 @@ func (e *evaluation) contend(ctx context.Context, c contender) ([]report.Measure
 }
 
 // measureAll returns the results of a method with each seed and over them.
-func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]report.Measurement, error) {
-	var single []report.Measurement
+func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) ([]metrics.Measurement, error) {
+	var single []metrics.Measurement
 	for _, r := range runs {
 		rows, err := e.measure(ctx, method, r)
 		if err != nil {
@@ -215,7 +209,7 @@ func (e *evaluation) measureAll(ctx context.Context, method string, runs []run) 
 		}
 		single = append(single, rows...)
 	}
-	return report.Summarise(single), nil
+	return metrics.Summarise(single), nil
 }
 
 // evaluation is the open feature sets.
@@ -225,10 +219,10 @@ type evaluation struct {
 	id       *features.Table
 	idLabels []int64 // in the training classes; −1 where there is none
 	ood      []*features.Table
-	runs     []report.Run // what was scored
+	runs     []Run // what was scored
 	leaked   []Leak
 	reliable *Reliability // of confidences, once all is measured
-	earlier  *report.Earlier
+	earlier  *Earlier
 	room     int64 // bytes that may still be taken to keep logits
 
 	// Trained when they are first asked for, one per seed.
@@ -501,7 +495,7 @@ func (e *evaluation) tell(what string, done, total int) {
 
 // measure scores all sets, writes the scores where there is a folder for them,
 // and returns the results on each.
-func (e *evaluation) measure(ctx context.Context, method string, r run) ([]report.Measurement, error) {
+func (e *evaluation) measure(ctx context.Context, method string, r run) ([]metrics.Measurement, error) {
 	meanwhile, _ := parallel.WithContext(ctx) // while the next sets are scored
 	defer func() { _ = meanwhile.Wait() }()   // where scoring fails
 	scored := 0
@@ -519,12 +513,12 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 		return nil, err
 	}
 	allPredicted := map[string][]int{"id": predicted}
-	e.runs = append(e.runs, report.Run{Method: method, Seed: r.seed, Predicted: allPredicted, Threshold: e.threshold(method), Scores: func(dataset string) ([]float64, error) {
+	e.runs = append(e.runs, Run{Method: method, Seed: r.seed, Predicted: allPredicted, Threshold: e.threshold(method), Scores: func(dataset string) ([]float64, error) {
 		scores, _, err := npy.Read[float64](e.scoresFile(method, r.seed, dataset))
 		return scores, err
 	}})
 	accuracy, seed := e.accuracy(predicted), r.seed
-	results := make([]report.Measurement, len(e.ood))
+	results := make([]metrics.Measurement, len(e.ood))
 	for i, set := range e.opts.OOD {
 		ood, classes, err := score(set.Name, e.ood[i])
 		if err != nil {
@@ -532,7 +526,7 @@ func (e *evaluation) measure(ctx context.Context, method string, r run) ([]repor
 		}
 		allPredicted[set.Name] = classes
 		meanwhile.Go(func() error {
-			r := report.Measure(id, ood)
+			r := metrics.Measure(id, ood)
 			r.Method, r.Seed, r.Group, r.Dataset, r.IDAcc = method, seed, set.Group, set.Name, accuracy
 			results[i] = r
 			return nil

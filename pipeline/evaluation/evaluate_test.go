@@ -16,7 +16,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // TestEvaluateFigures checks results.csv against the scores that are written
@@ -29,9 +28,9 @@ func TestEvaluateFigures(t *testing.T) {
 	opts := Options{
 		Train: train, ID: pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...), Out: out,
 		OOD: []OODSet{
-			{Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})},
-			{Near, "beside", pipetest.Clouds(t, 4, 25, nil, [2]float64{0, 2})},
-			{Far, "away", pipetest.Clouds(t, 5, 30, nil, [2]float64{30, 30})},
+			{metrics.Near, "between", pipetest.Clouds(t, 3, 20, nil, [2]float64{2, 0})},
+			{metrics.Near, "beside", pipetest.Clouds(t, 4, 25, nil, [2]float64{0, 2})},
+			{metrics.Far, "away", pipetest.Clouds(t, 5, 30, nil, [2]float64{30, 30})},
 		},
 	}
 	left := map[string]string{}
@@ -53,8 +52,8 @@ func TestEvaluateFigures(t *testing.T) {
 	if len(left) != 1 || !strings.Contains(left["temperature"], "classified correctly") { // the classes are far apart
 		t.Errorf("left out: %v", left)
 	}
-	find := func(method, seed, group, dataset string) report.Measurement {
-		i := slices.IndexFunc(figures, func(f report.Measurement) bool {
+	find := func(method, seed, group, dataset string) metrics.Measurement {
+		i := slices.IndexFunc(figures, func(f metrics.Measurement) bool {
 			return f.Method == method && f.Seed == seed && f.Group == group && f.Dataset == dataset
 		})
 		if i < 0 {
@@ -75,26 +74,26 @@ func TestEvaluateFigures(t *testing.T) {
 			id := read("id")
 			var sum float64
 			for _, set := range []string{"between", "beside"} {
-				f := find(method, seed, Near, set)
+				f := find(method, seed, metrics.Near, set)
 				if want := metrics.AUROC(id, read(set)); f.AUROC != want || f.NID != 60 || f.NOOD != len(read(set)) {
 					t.Errorf("%s: %+v, want AUROC %g", method, f, want)
 				}
 				sum += f.AUROC
 			}
-			mean := find(method, seed, Near, "mean")
+			mean := find(method, seed, metrics.Near, "mean")
 			if mean.AUROC != sum/2 || mean.NOOD != 45 {
 				t.Errorf("%s: the mean of near is %+v, want %g", method, mean, sum/2)
 			}
 			nearMeans = append(nearMeans, mean.AUROC)
-			if f := find(method, seed, Far, "away"); f.IDAcc < 0.9 || (method == "mlrbfn" || method == "ensemble") && f.AUROC < 0.99 {
+			if f := find(method, seed, metrics.Far, "away"); f.IDAcc < 0.9 || (method == "mlrbfn" || method == "ensemble") && f.AUROC < 0.99 {
 				t.Errorf("%s: %+v", method, f)
 			}
 		}
 		mean, half := (nearMeans[0]+nearMeans[1])/2, math.Abs(nearMeans[0]-nearMeans[1])/2
-		if got := find(method, "mean", Near, "mean").AUROC; math.Abs(got-mean) > 1e-15 {
+		if got := find(method, "mean", metrics.Near, "mean").AUROC; math.Abs(got-mean) > 1e-15 {
 			t.Errorf("%s: mean over seeds %g, want %g", method, got, mean)
 		}
-		if got := find(method, "std", Near, "mean").AUROC; math.Abs(got-half) > 1e-15 {
+		if got := find(method, "std", metrics.Near, "mean").AUROC; math.Abs(got-half) > 1e-15 {
 			t.Errorf("%s: deviation over seeds %g, want %g (ddof 0)", method, got, half)
 		}
 	}
@@ -114,7 +113,7 @@ func TestEvaluateFigures(t *testing.T) {
 	}
 	// Those of an ensemble are the parts' scores, scaled by the validation
 	// rows alone and added.
-	if got := find("ensemble(mds,msp)", "0", Far, "away").AUROC; got < 0.9 {
+	if got := find("ensemble(mds,msp)", "0", metrics.Far, "away").AUROC; got < 0.9 {
 		t.Errorf("an ensemble's AUROC is %g", got)
 	}
 	opts.Methods = []string{"mlrbfn", "temperature"}
@@ -144,7 +143,7 @@ func TestEvaluateFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	read, err := report.ReadResults(filepath.Join(out, "results.csv"))
+	read, err := metrics.ReadResults(filepath.Join(out, "results.csv"))
 	if err != nil || !slices.Equal(read, figures) {
 		t.Errorf("results.csv has %v, %v; want %v", read, err, figures)
 	}
@@ -153,11 +152,11 @@ func TestEvaluateFigures(t *testing.T) {
 func TestEvaluateRefuses(t *testing.T) {
 	t.Parallel()
 	good := pipetest.Clouds(t, 1, 20, pipetest.TwoLabels, pipetest.Two...)
-	set := func(name string) []OODSet { return []OODSet{{Far, name, good}} }
+	set := func(name string) []OODSet { return []OODSet{{metrics.Far, name, good}} }
 	tests := map[string]Options{
 		"unknown method": {Methods: []string{"magic"}, OOD: set("a")},
 		"no OOD sets":    {},
-		"a name twice":   {OOD: append(set("a"), OODSet{Near, "a", good})},
+		"a name twice":   {OOD: append(set("a"), OODSet{metrics.Near, "a", good})},
 		"the name id":    {OOD: set("id")},
 		"a path":         {OOD: set("../a")},
 		"detector of other classes": {OOD: set("a"), Detector: func() *detector.Detector {
@@ -180,7 +179,7 @@ func TestEvaluateSaysThatItTestsOnTrainingImages(t *testing.T) {
 		var found []Leak
 		_, err := Evaluate(context.Background(), Options{
 			Train: train, ID: pipetest.Clouds(t, seed, 100, pipetest.TwoLabels, pipetest.Two...), Out: t.TempDir(), Methods: []string{"knn"},
-			OOD:    []OODSet{{Far, "away", pipetest.Clouds(t, 3, 5, nil, [2]float64{9, 9})}},
+			OOD:    []OODSet{{metrics.Far, "away", pipetest.Clouds(t, 3, 5, nil, [2]float64{9, 9})}},
 			Leaked: func(leaks []Leak) { found = leaks },
 		})
 		if err != nil {
@@ -214,7 +213,7 @@ func TestEvaluateComparesAllPairsOfSets(t *testing.T) {
 	var warned string
 	opts := Options{
 		Train: train, ID: clouds(2, 50), Out: t.TempDir(), Methods: []string{"head"}, Detector: d,
-		OOD:    []OODSet{{Near, "a", clouds(3, 20)}, {Far, "b", clouds(3, 20)}, {Far, "c", clouds(5, 100)}},
+		OOD:    []OODSet{{metrics.Near, "a", clouds(3, 20)}, {metrics.Far, "b", clouds(3, 20)}, {metrics.Far, "c", clouds(5, 100)}},
 		Leaked: func(leaks []Leak) { found = leaks }, Warn: func(text string) { warned += text },
 	}
 	want := []Leak{{"validation", "id", 100, 100, 100, 100}, {"a", "b", 40, 40, 40, 40}, {"c", "detector", 200, 200, 200, 200}}
@@ -237,43 +236,4 @@ func quick(dirs ...string) training.Options {
 	o := training.Options{Features: dirs}
 	pipetest.Small(&o.Head, &o.Train)
 	return o
-}
-
-// TestEvaluateAgainst compares an evaluation with an earlier one.
-func TestEvaluateAgainst(t *testing.T) {
-	t.Parallel()
-	opts := Options{
-		Train: quick(pipetest.Clouds(t, 1, 100, pipetest.TwoLabels, pipetest.Two...)), Methods: []string{"msp", "knn"}, Out: t.TempDir(),
-		ID:  pipetest.Clouds(t, 2, 30, pipetest.TwoLabels, pipetest.Two...),
-		OOD: []OODSet{{Far, "away", pipetest.Clouds(t, 5, 30, nil, [2]float64{3, 3})}},
-	}
-	opts.Train.Seeds = []uint64{0}
-	if _, err := Evaluate(t.Context(), opts); err != nil {
-		t.Fatal(err)
-	}
-	opts.Against = opts.Out
-	if _, err := Evaluate(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "Against") {
-		t.Errorf("against itself: %v", err)
-	}
-	earlier := opts.Out
-	opts.Out, opts.Methods = filepath.Join(t.TempDir(), "new"), []string{"msp", "mds"}
-	if _, err := Evaluate(t.Context(), opts); err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile(filepath.Join(opts.Out, "report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`id="against"`, earlier, "Images that changed sides"} {
-		if !strings.Contains(string(page), want) {
-			t.Errorf("the page lacks %q", want)
-		}
-	}
-	opts.OOD[0].Features = pipetest.Clouds(t, 5, 31, nil, [2]float64{3, 3})
-	if _, err := Evaluate(t.Context(), opts); !errors.Is(err, report.ErrOtherImages) || !strings.Contains(err.Error(), "away had 30 images and has 31") {
-		t.Errorf("against a report on other images: %v", err)
-	}
-	if _, err := os.Stat(filepath.Join(opts.Out, "results.csv")); err != nil {
-		t.Errorf("what was refused has cleared the folder: %v", err)
-	}
 }

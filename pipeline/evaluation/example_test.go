@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
@@ -28,7 +29,7 @@ func ExampleEvaluate() {
 	}
 	opts := evaluation.Options{
 		ID:      in("test"),
-		OOD:     []evaluation.OODSet{{Group: evaluation.Far, Name: "textures", Features: in("textures")}},
+		OOD:     []evaluation.OODSet{{Group: metrics.Far, Name: "textures", Features: in("textures")}},
 		Methods: []string{"msp", "knn"}, Bootstrap: -1, Out: in("report"),
 	}
 	opts.Train.Features, opts.Train.Seeds = []string{in("train")}, []uint64{0}

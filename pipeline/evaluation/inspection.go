@@ -10,10 +10,10 @@ import (
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // DefaultFolds is the default of Options.
@@ -27,7 +27,7 @@ type InspectOptions struct {
 	// NoImages looks at features alone: copies are then found only if their
 	// features are nearly equal, and odd files are not looked for.
 	NoImages bool
-	// Roots are folders that images may come from; see [report.FeatureSet].
+	// Roots are folders that images may come from; see [images.FeatureSet].
 	Roots []string
 
 	Folds  int    // parts for out-of-fold predictions; 0 means DefaultFolds
@@ -55,7 +55,7 @@ func (o InspectOptions) withDefaults() (InspectOptions, error) {
 
 // Inspection lists the findings of an inspection.
 type Inspection struct {
-	Classes []report.InspectedClass
+	Classes []InspectedClass
 	Rows    int // rows of the features
 	Test    int // rows of the test features
 	// Unlabelled rows have no label, and are looked at for copies alone.
@@ -63,7 +63,7 @@ type Inspection struct {
 	// Accuracy is the share of labelled rows whose label the out-of-fold prediction
 	// is; NaN where there were too few rows or classes to predict any.
 	Accuracy float64
-	Overlaps []report.ClassOverlap
+	Overlaps []ClassOverlap
 	Issues   []training.Issue // the most certain first
 	Odd      []Odd
 	// Unread is how many images could not be read any more; they are judged by their
@@ -75,7 +75,27 @@ type Inspection struct {
 	// Notes say what was not looked at, and why.
 	Notes []string
 
-	Images []report.Image // of all rows, the test's last; Decode reads them
+	Images []images.Picture // of all rows, the test's last; Decode reads them
+}
+
+// InspectedClass counts the findings in the rows of a label.
+type InspectedClass struct {
+	Name string
+	Rows int
+	// Issues of each kind.
+	Wrong, Copies, Leaked, Outliers int
+
+	Accuracy float64 // share of its rows that are predicted as this class; NaN if unknown
+}
+
+// FewImages is how many images a class should have at least.
+const FewImages = 20
+
+// ClassOverlap is a class that images of another are taken for.
+type ClassOverlap struct {
+	Label, Predicted string
+	Rows             int
+	Share            float64 // of the label's rows
 }
 
 // inspector is one inspection.
@@ -83,7 +103,7 @@ type inspector struct {
 	InspectOptions
 	*features.Table     // features, and after them those of the test sets
 	train           int // rows of Features
-	known           []report.Image
+	known           []images.Picture
 	pictures        *pictures
 	report          *Inspection
 }
@@ -143,11 +163,11 @@ func Inspect(ctx context.Context, o InspectOptions) (_ *Inspection, err error) {
 // readImages reads every image once, for its picture and what is odd about it.
 func (in *inspector) readImages(ctx context.Context) (err error) {
 	n := len(in.Labels)
-	all, err := report.FeatureSet("", "", in.Roots, in.Sets...)
+	all, err := images.FeatureSet("", "", in.Roots, in.Sets...)
 	if err != nil {
 		return err
 	}
-	in.known = make([]report.Image, n)
+	in.known = make([]images.Picture, n)
 	if all.Image == nil {
 		in.report.Notes = append(in.report.Notes, "the feature sets do not list their images, so only features were compared")
 		return nil
@@ -195,7 +215,7 @@ func (in *inspector) readImages(ctx context.Context) (err error) {
 }
 
 // decode returns the picture of an image; nil if it cannot be read.
-func decode(img report.Image) (p *picture) {
+func decode(img images.Picture) (p *picture) {
 	defer func() {
 		if recover() != nil { // decoders of odd formats have panicked before
 			p = nil
@@ -216,9 +236,9 @@ func (in *inspector) run(ctx context.Context) error {
 		return err
 	}
 	r := in.report
-	r.Classes = make([]report.InspectedClass, classes)
+	r.Classes = make([]InspectedClass, classes)
 	for c, name := range in.Classes {
-		r.Classes[c] = report.InspectedClass{Name: name, Accuracy: math.NaN()}
+		r.Classes[c] = InspectedClass{Name: name, Accuracy: math.NaN()}
 	}
 	for _, y := range in.Labels[:in.train] {
 		if y < 0 {
@@ -255,6 +275,6 @@ func (in *inspector) run(ctx context.Context) error {
 	in.addOutliers(out)
 	in.addOdd()
 	training.SortIssues(r.Issues)
-	r.Classes = slices.DeleteFunc(r.Classes, func(c report.InspectedClass) bool { return c.Rows == 0 }) // of test images alone
+	r.Classes = slices.DeleteFunc(r.Classes, func(c InspectedClass) bool { return c.Rows == 0 }) // of test images alone
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // addLabels lists labels that seem wrong, by confident learning (Northcutt, Jiang
@@ -100,10 +99,10 @@ func (in *inspector) addLabels(out []prediction) {
 	}
 	for pair, n := range confused {
 		if share := float64(n) / float64(counts[pair[0]]); n >= 3 && share >= .05 {
-			r.Overlaps = append(r.Overlaps, report.ClassOverlap{Label: in.Classes[pair[0]], Predicted: in.Classes[pair[1]], Rows: n, Share: share})
+			r.Overlaps = append(r.Overlaps, ClassOverlap{Label: in.Classes[pair[0]], Predicted: in.Classes[pair[1]], Rows: n, Share: share})
 		}
 	}
-	slices.SortFunc(r.Overlaps, func(a, b report.ClassOverlap) int {
+	slices.SortFunc(r.Overlaps, func(a, b ClassOverlap) int {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Predicted, b.Predicted))
 	})
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // mostAxes is how many axes a map has, at most.
@@ -31,7 +31,7 @@ type SummaryMap struct {
 // Point is an image on the map.
 type Point struct {
 	At      []float64 // on each axis, in standard deviations of the images of a class
-	Image   report.Image
+	Image   images.Picture
 	Class   int // its label
 	Part    SummaryPart
 	Verdict detector.Verdict
@@ -41,7 +41,7 @@ type Point struct {
 const axisRows = 5000
 
 // drawMap makes the map; nil where there are not two rows to fit axes on.
-func (s *Summary) drawMap(ctx context.Context, images report.Set, parts []SummaryPart, points int) (*SummaryMap, error) {
+func (s *Summary) drawMap(ctx context.Context, pictures images.Set, parts []SummaryPart, points int) (*SummaryMap, error) {
 	var labelled []int
 	for row, y := range s.data.Labels {
 		if y >= 0 {
@@ -70,8 +70,8 @@ func (s *Summary) drawMap(ctx context.Context, images report.Set, parts []Summar
 		for _, axis := range axes.axes {
 			p.At = append(p.At, along(axis, z, axes.mean))
 		}
-		if images.Image != nil {
-			p.Image = images.Image(row)
+		if pictures.Image != nil {
+			p.Image = pictures.Image(row)
 		}
 		m.Points = append(m.Points, p)
 	}

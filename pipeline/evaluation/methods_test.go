@@ -15,6 +15,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -41,7 +42,7 @@ func TestEvaluateMatchesOpenOOD(t *testing.T) {
 	train := defaultHead(set("train"))
 	train.Validation.Features = set("val")
 	figures, err := Evaluate(context.Background(), Options{
-		Train: train, ID: set("id"), OOD: []OODSet{{Near, "near", set("near")}, {Far, "far", set("far")}},
+		Train: train, ID: set("id"), OOD: []OODSet{{metrics.Near, "near", set("near")}, {metrics.Far, "far", set("far")}},
 		Methods: methods, Head: BackboneHead, Memory: 1 << 20, Out: out,
 	})
 	if err != nil {
@@ -98,7 +99,7 @@ func TestEvaluateHeads(t *testing.T) {
 		}
 	}
 	train := defaultHead(set("train"))
-	opts := Options{Train: train, ID: set("id"), OOD: []OODSet{{Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
+	opts := Options{Train: train, ID: set("id"), OOD: []OODSet{{metrics.Far, "far", set("far")}}, Head: BackboneHead, Out: t.TempDir(), Methods: []string{"vim"}}
 	if _, err := Evaluate(context.Background(), opts); !errors.Is(err, posthoc.ErrMissing) {
 		t.Errorf("vim without weights: %v", err)
 	}

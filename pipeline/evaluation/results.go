@@ -7,15 +7,15 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // clearReport removes what an earlier run has left in the folder of a report,
 // which must not stand beside what this one writes, and nothing else. Results
 // that Evaluate did not write are an error.
 func clearReport(dir string) error {
-	if err := report.RemoveResults(filepath.Join(dir, "results.csv")); err != nil {
+	if err := metrics.RemoveResults(filepath.Join(dir, "results.csv")); err != nil {
 		return err
 	}
 	methods, err := os.ReadDir(filepath.Join(dir, "scores"))

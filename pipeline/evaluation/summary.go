@@ -10,9 +10,9 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // SummaryOptions says what to show of a detector. Only Detector is needed.
@@ -21,7 +21,7 @@ type SummaryOptions struct {
 	// Features are the folders of the feature sets that it was trained on, in any
 	// order; none means where they were at training, or beside the detector's file.
 	Features []string
-	// Roots are folders that images may come from; see [report.FeatureSet].
+	// Roots are folders that images may come from; see [images.FeatureSet].
 	Roots []string
 	// FileOnly shows what the detector's file says and opens no feature sets.
 	FileOnly bool
@@ -37,10 +37,10 @@ type Summary struct {
 	Validation *detector.Validation // nil without
 	// FalseAlarms is the cost of each threshold, ascending, thinned to some
 	// hundred; nil for a detector with thresholds by class, or with folds.
-	FalseAlarms []report.FalseAlarms
-	Map         *SummaryMap           // nil without feature sets
-	Closest     []report.ClosestImage // calibration images by their distance from the threshold; nil likewise
-	Missing     []error               // what is not known, and why; see options.Error
+	FalseAlarms []FalseAlarms
+	Map         *SummaryMap    // nil without feature sets
+	Closest     []ClosestImage // calibration images by their distance from the threshold; nil likewise
+	Missing     []error        // what is not known, and why; see options.Error
 
 	data *detector.TrainingData
 	own  []*features.Set // calibration features of their own
@@ -53,6 +53,19 @@ type SummaryClass struct {
 	Right                          int // of the validation images
 	Flagged                        detector.FlaggedImages
 	Assessed                       *detector.AssessedClass // nil without class hold-out
+}
+
+// FalseAlarms is the cost of a threshold: the share of in-distribution images that is
+// flagged, and the interval that holds the long-run share for these calibration
+// images with a chance of 95%.
+type FalseAlarms struct{ Threshold, Share, Low, High float64 }
+
+// ClosestImage is a calibration image that is close to the threshold.
+type ClosestImage struct {
+	Image            images.Picture
+	Score, Threshold float64
+	Given            string
+	OOD              bool
 }
 
 // SummaryPart says what an image was used for.
@@ -123,7 +136,7 @@ func (s *Summary) fromFeatures(ctx context.Context, o SummaryOptions) error {
 			s.Missing = append(s.Missing, options.Errorf("Roots", "the folder of the images %s is gone or cannot be read, so that they are not shown; name the folder that they are in now", set.Root))
 		}
 	}
-	images, err := report.FeatureSet("training", "", o.Roots, s.data.Sets...)
+	pictures, err := images.FeatureSet("training", "", o.Roots, s.data.Sets...)
 	if err != nil {
 		return err
 	}
@@ -133,10 +146,10 @@ func (s *Summary) fromFeatures(ctx context.Context, o SummaryOptions) error {
 			return err
 		}
 	}
-	if s.Map, err = s.drawMap(ctx, images, parts, o.Points); err != nil {
+	if s.Map, err = s.drawMap(ctx, pictures, parts, o.Points); err != nil {
 		return err
 	}
-	return s.closest(ctx, images, o)
+	return s.closest(ctx, pictures, o)
 }
 
 // parts says what each row was used for.
@@ -194,7 +207,7 @@ func (s *Summary) validate(ctx context.Context) error {
 }
 
 // closest finds the calibration images that are closest to the threshold.
-func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptions) error {
+func (s *Summary) closest(ctx context.Context, pictures images.Set, o SummaryOptions) error {
 	d := s.Detector
 	rows, row := d.Splits["calibration"], s.data.Row
 	switch {
@@ -216,7 +229,7 @@ func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptio
 			return nil
 		}
 		s.own = own
-		if images, err = report.FeatureSet("calibration", "", o.Roots, own...); err != nil {
+		if pictures, err = images.FeatureSet("calibration", "", o.Roots, own...); err != nil {
 			return err
 		}
 		row = own[0].Row
@@ -227,10 +240,10 @@ func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptio
 	if len(rows) > mostJudged {
 		s.missing("the images closest to the threshold are those of every n-th calibration image, %d in all", mostJudged)
 	}
-	var all []report.ClosestImage
+	var all []ClosestImage
 	var at []int
 	err := s.judge(ctx, row, features.Every(rows, mostJudged), func(row int, v detector.Verdict) {
-		all, at = append(all, report.ClosestImage{Score: v.Score, Threshold: d.ThresholdOf(v.Label), Given: v.Class, OOD: v.OOD}), append(at, row)
+		all, at = append(all, ClosestImage{Score: v.Score, Threshold: d.ThresholdOf(v.Label), Given: v.Class, OOD: v.OOD}), append(at, row)
 	})
 	if err != nil {
 		return err
@@ -243,8 +256,8 @@ func (s *Summary) closest(ctx context.Context, images report.Set, o SummaryOptio
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(away(a), away(b)) })
 	for _, i := range order[:min(len(order), o.Closest)] {
 		c := all[i]
-		if images.Image != nil {
-			c.Image = images.Image(at[i])
+		if pictures.Image != nil {
+			c.Image = pictures.Image(at[i])
 		} else {
 			c.Image.Path = fmt.Sprintf("row %d", at[i])
 		}
@@ -303,7 +316,7 @@ func (s *Summary) falseAlarms() {
 	}
 	for _, rank := range ranks(n) {
 		low, high := detector.FalseAlarmInterval(rank, n)
-		s.FalseAlarms = append(s.FalseAlarms, report.FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
+		s.FalseAlarms = append(s.FalseAlarms, FalseAlarms{Threshold: d.CalibrationScores[rank-1], Share: float64(rank) / float64(n+1), Low: low, High: high})
 	}
 }
 

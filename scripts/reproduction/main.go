@@ -29,6 +29,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -230,7 +231,7 @@ func (e *experiment) run(ctx context.Context, models []string, seeds string, epo
 	if err != nil {
 		return err
 	}
-	e.evaluation.Facts = []report.Fact{{Name: "version", Value: command.Version()}, {Name: "data", Value: e.describe()}}
+	e.evaluation.Facts = []evaluation.Fact{{Name: "version", Value: command.Version()}, {Name: "data", Value: e.describe()}}
 	if e.features == "" {
 		if err := e.findSets(); err != nil {
 			return err
@@ -575,7 +576,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	opts.Facts = append(slices.Clone(opts.Facts), report.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
+	opts.Facts = append(slices.Clone(opts.Facts), evaluation.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
 	var m measured
 	opts.Reliable = func(r pipeline.Reliability) {
 		for _, b := range r.Bins {
@@ -634,7 +635,7 @@ func studies(out, key, title string) (all []report.Study, err error) {
 			if !exists(dir, settings) {
 				continue
 			}
-			rows, err := report.ReadResults(filepath.Join(dir, "results.csv"))
+			rows, err := metrics.ReadResults(filepath.Join(dir, "results.csv"))
 			if err != nil {
 				return nil, err
 			}

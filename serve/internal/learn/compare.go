@@ -10,7 +10,6 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -36,7 +35,7 @@ type Tallied struct {
 }
 
 // Tally counts the images of a class by two detectors.
-type Tally = report.Tally
+type Tally = detector.Tally
 
 // Change is an image of which two detectors say different things.
 type Change struct {
@@ -102,7 +101,7 @@ func tally(labels []string, was, is []detector.Verdict, named func(int) Change) 
 			t.Classes = append(t.Classes, Tally{Class: class})
 		}
 		for _, to := range []*Tally{&t.All, &t.Classes[at[class]]} {
-			detector.Count(to, class, was[i], is[i])
+			to.Count(class, was[i], is[i])
 		}
 		if differ(was[i], is[i]) && len(t.Changes) < mostListed {
 			c := named(i)

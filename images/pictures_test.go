@@ -1,18 +1,20 @@
-package report_test
+package images_test
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"image"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
-	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 // foreignSet writes a feature set of format 1, without checksums, as another person
@@ -67,13 +69,13 @@ func TestImagesOfAForeignSet(t *testing.T) {
 		}
 		return dir
 	}
-	private, images, moved := folder("private"), folder("pictures/birds"), folder("moved")
+	private, birds, moved := folder("private"), folder("pictures/birds"), folder("moved")
 	writePicture(t, filepath.Join(private, "letter.png"), 10)
-	writePicture(t, filepath.Join(images, "wren.png"), 100)
+	writePicture(t, filepath.Join(birds, "wren.png"), 100)
 	writePicture(t, filepath.Join(moved, "wren.png"), 100)
-	writePicture(t, filepath.Join(images, "changed.png"), 200)
+	writePicture(t, filepath.Join(birds, "changed.png"), 200)
 	for link, to := range map[string]string{"link.png": filepath.Join(private, "letter.png"), "away": private, "inside.png": "wren.png"} {
-		if err := os.Symlink(to, filepath.Join(images, link)); err != nil {
+		if err := os.Symlink(to, filepath.Join(birds, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,7 +87,7 @@ func TestImagesOfAForeignSet(t *testing.T) {
 		sum := sha256.Sum256(data)
 		return hex.EncodeToString(sum[:])
 	}
-	letter, wren := hash(filepath.Join(private, "letter.png")), hash(filepath.Join(images, "wren.png"))
+	letter, wren := hash(filepath.Join(private, "letter.png")), hash(filepath.Join(birds, "wren.png"))
 	for _, c := range []struct {
 		what       string
 		roots      []string
@@ -93,28 +95,28 @@ func TestImagesOfAForeignSet(t *testing.T) {
 		sha256     string
 		shown      bool
 	}{
-		{"the user's own", nil, images, "wren.png", wren, true},
-		{"a link that stays inside", nil, images, "inside.png", wren, true},
+		{"the user's own", nil, birds, "wren.png", wren, true},
+		{"a link that stays inside", nil, birds, "inside.png", wren, true},
 		{"another root, content unknown", nil, private, "letter.png", wren, false},
 		{"another root, no hash", nil, private, "letter.png", "", false},
-		{"changed since", nil, images, "changed.png", wren, false},
-		{"up and out", nil, images, "../../private/letter.png", letter, false},
-		{"absolute", nil, images, filepath.Join(private, "letter.png"), letter, false},
-		{"a link out", nil, images, "link.png", letter, false},
-		{"a linked folder", nil, images, "away/letter.png", letter, false},
-		{"named", []string{images}, images, "wren.png", wren, true},
-		{"named above", []string{filepath.Join(home, "pictures")}, images, "wren.png", wren, true},
-		{"named, no hash", []string{images}, images, "wren.png", "", true},
-		{"named, and moved there", []string{moved}, images, "wren.png", wren, true},
-		{"the second is named", []string{private, images}, images, "wren.png", wren, true},
-		{"another is named", []string{images}, private, "letter.png", letter, false},
-		{"named, changed since", []string{images}, images, "changed.png", wren, false},
-		{"named, up and out", []string{images}, images, "../../private/letter.png", letter, false},
-		{"named, a link out", []string{images}, images, "link.png", letter, false},
-		{"named, a linked folder", []string{images}, images, "away/letter.png", letter, false},
+		{"changed since", nil, birds, "changed.png", wren, false},
+		{"up and out", nil, birds, "../../private/letter.png", letter, false},
+		{"absolute", nil, birds, filepath.Join(private, "letter.png"), letter, false},
+		{"a link out", nil, birds, "link.png", letter, false},
+		{"a linked folder", nil, birds, "away/letter.png", letter, false},
+		{"named", []string{birds}, birds, "wren.png", wren, true},
+		{"named above", []string{filepath.Join(home, "pictures")}, birds, "wren.png", wren, true},
+		{"named, no hash", []string{birds}, birds, "wren.png", "", true},
+		{"named, and moved there", []string{moved}, birds, "wren.png", wren, true},
+		{"the second is named", []string{private, birds}, birds, "wren.png", wren, true},
+		{"another is named", []string{birds}, private, "letter.png", letter, false},
+		{"named, changed since", []string{birds}, birds, "changed.png", wren, false},
+		{"named, up and out", []string{birds}, birds, "../../private/letter.png", letter, false},
+		{"named, a link out", []string{birds}, birds, "link.png", letter, false},
+		{"named, a linked folder", []string{birds}, birds, "away/letter.png", letter, false},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			set, err := report.FeatureSet("birds", "", c.roots, foreignSet(t, c.root, features.Image{Path: c.path, SHA256: c.sha256}))
+			set, err := images.FeatureSet("birds", "", c.roots, foreignSet(t, c.root, features.Image{Path: c.path, SHA256: c.sha256}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,4 +125,13 @@ func TestImagesOfAForeignSet(t *testing.T) {
 			}
 		})
 	}
+}
+
+func writePicture(t *testing.T, file string, grey uint8) {
+	t.Helper()
+	img := image.NewGray(image.Rect(0, 0, 12, 8))
+	for i := range img.Pix {
+		img.Pix[i] = grey
+	}
+	testenv.SavePNG(t, file, img)
 }

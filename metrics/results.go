@@ -1,4 +1,4 @@
-package report
+package metrics
 
 import (
 	"encoding/csv"
@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 // Groups of out-of-distribution sets, by how similar they are to the training
@@ -34,24 +33,19 @@ type Measurement struct {
 	Dataset string // a set's name, or "mean" over the sets of the group
 	NID     int    // in-distribution images
 	NOOD    int    // OOD images
-	AUROC   float64
-	AUPROut float64
-	AUPRIn  float64
-	FPR95   float64 // share of in-distribution images flagged where 95% of the OOD images are caught
-	FPR95ID float64 // share of OOD images accepted where 95% of the in-distribution images are accepted
-	IDAcc   float64 // accuracy on the in-distribution test set
+	Result
+	IDAcc float64 // accuracy on the in-distribution test set
 }
 
 // Measure computes the metrics from the scores of in-distribution and OOD images.
 // The caller adds the names and the accuracy.
 func Measure(id, ood []float64) Measurement {
-	m := metrics.Evaluate(id, ood)
-	return Measurement{NID: len(id), NOOD: len(ood), AUROC: m.AUROC, AUPROut: m.AUPROut, AUPRIn: m.AUPRIn, FPR95: m.FPR95, FPR95ID: m.FPR95ID, IDAcc: math.NaN()}
+	return Measurement{NID: len(id), NOOD: len(ood), Result: Evaluate(id, ood), IDAcc: math.NaN()}
 }
 
 // metrics lists the metrics in the order of the columns.
 func (r *Measurement) metrics() []*float64 {
-	return []*float64{&r.AUROC, &r.AUPROut, &r.AUPRIn, &r.FPR95, &r.FPR95ID, &r.IDAcc}
+	return append(r.values(), &r.IDAcc)
 }
 
 // Summarise adds means to the results of one method on single sets: after the sets
@@ -59,37 +53,40 @@ func (r *Measurement) metrics() []*float64 {
 // means and the standard deviations (ddof 0) over the seeds.
 func Summarise(single []Measurement) []Measurement {
 	var all []Measurement
-	for _, seed := range order(single, func(r Measurement) string { return r.Seed }) {
-		ofSeed := filter(single, func(r Measurement) bool { return r.Seed == seed })
+	for _, ofSeed := range grouped(single, func(r Measurement) string { return r.Seed }) {
 		all = append(all, ofSeed...)
-		for _, group := range []string{Near, Far} {
-			if members := filter(ofSeed, func(r Measurement) bool { return r.Group == group }); len(members) > 0 {
-				mean, _ := spread(members)
-				mean.Dataset, mean.NOOD = "mean", 0
-				for _, r := range members {
-					mean.NOOD += r.NOOD
-				}
-				all = append(all, mean)
+		byGroup := grouped(ofSeed, func(r Measurement) string { return r.Group })
+		slices.SortFunc(byGroup, func(a, b []Measurement) int { return strings.Compare(b[0].Group, a[0].Group) }) // near first
+		for _, members := range byGroup {
+			mean, _ := spread(members)
+			mean.Dataset, mean.NOOD = "mean", 0
+			for _, r := range members {
+				mean.NOOD += r.NOOD
 			}
+			all = append(all, mean)
 		}
-	}
-	type key struct{ group, dataset string }
-	var keys []key
-	ofKey := map[key][]Measurement{}
-	for _, r := range all {
-		k := key{r.Group, r.Dataset}
-		if ofKey[k] == nil {
-			keys = append(keys, k)
-		}
-		ofKey[k] = append(ofKey[k], r)
 	}
 	var means, deviations []Measurement
-	for _, k := range keys {
-		mean, std := spread(ofKey[k])
+	for _, seeds := range grouped(all, func(r Measurement) [2]string { return [2]string{r.Group, r.Dataset} }) {
+		mean, std := spread(seeds)
 		mean.Seed, std.Seed = "mean", "std"
 		means, deviations = append(means, mean), append(deviations, std)
 	}
 	return slices.Concat(all, means, deviations)
+}
+
+// grouped divides results by a key, in the order of the first of each.
+func grouped[K comparable](results []Measurement, key func(Measurement) K) (groups [][]Measurement) {
+	at := map[K]int{}
+	for _, r := range results {
+		i, known := at[key(r)]
+		if !known {
+			i = len(groups)
+			at[key(r)], groups = i, append(groups, nil)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
 }
 
 // spread returns the mean and the standard deviation (ddof 0) of each metric. The
@@ -201,32 +198,4 @@ func RemoveResults(file string) error {
 		return fmt.Errorf("results: %w", err)
 	}
 	return nil
-}
-
-// filter returns the results that keep reports true for.
-func filter(results []Measurement, keep func(Measurement) bool) (kept []Measurement) {
-	for _, r := range results {
-		if keep(r) {
-			kept = append(kept, r)
-		}
-	}
-	return kept
-}
-
-// order returns the distinct keys of results in the order of their first result.
-func order(results []Measurement, key func(Measurement) string) (keys []string) {
-	for _, r := range results {
-		keys = add(keys, key(r))
-	}
-	return keys
-}
-
-// add appends the values that are missing.
-func add(list []string, more ...string) []string {
-	for _, m := range more {
-		if !slices.Contains(list, m) {
-			list = append(list, m)
-		}
-	}
-	return list
 }

@@ -1,4 +1,4 @@
-package report
+package images
 
 import (
 	"cmp"
@@ -20,8 +20,31 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/images"
 )
+
+// Set is a set of images with features.
+type Set struct {
+	Name  string
+	Group string // of out-of-distribution sets; "" for others
+	N     int    // images; 0 if unknown
+	// Fingerprint is of the model and preprocessing; "" if unknown.
+	Fingerprint string
+	// Images tells sets of images apart: the same text means the same images in the
+	// same order; "" if unknown.
+	Images string
+	// Image describes image i; nil shows none of the set's images.
+	Image func(i int) Picture
+	// Row returns the D features of image i; nil shows no nearest images.
+	Row func(i int) []float32
+}
+
+// Picture is an image to show.
+type Picture struct {
+	Path  string // to show
+	Label string // the name of its class; "" if unknown
+	// Decode reads the image; if it is nil or fails, only Path is shown.
+	Decode func() (image.Image, error)
+}
 
 // FeatureSet makes one set of images from feature sets, row after row. These must
 // stay open while the report is written. A set without images.jsonl has features
@@ -35,7 +58,7 @@ import (
 // and neither links nor ".." lead out of a root.
 func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set, error) {
 	s := Set{Name: name, Group: group}
-	var images []Image
+	var images []Picture
 	var first []int // rows of the sets before
 	picture := Pictures(roots)
 	var identities []string
@@ -45,7 +68,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 		s.Fingerprint = set.Fingerprint
 		known, err := set.Images()
 		if err != nil {
-			return Set{}, fmt.Errorf("report: %w", err)
+			return Set{}, fmt.Errorf("images: %w", err)
 		}
 		labels := set.Labels()
 		for i, img := range known {
@@ -65,7 +88,7 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 		return sets[at].Row(i - first[at])
 	}
 	if len(images) == s.N {
-		s.Image = func(i int) Image { return images[i] }
+		s.Image = func(i int) Picture { return images[i] }
 		s.Images = digest(identities)
 	}
 	return s, nil
@@ -73,10 +96,10 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 
 // Pictures returns a function that gives the image of an entry of a feature set, by
 // the rules of FeatureSet.
-func Pictures(roots []string) func(*features.Set, features.Image) Image {
+func Pictures(roots []string) func(*features.Set, features.Image) Picture {
 	files := &files{roots: roots}
-	return func(set *features.Set, img features.Image) Image {
-		return Image{Path: img.Path, Decode: func() (image.Image, error) { return files.decode(set.Root, img) }}
+	return func(set *features.Set, img features.Image) Picture {
+		return Picture{Path: img.Path, Decode: func() (image.Image, error) { return files.decode(set.Root, img) }}
 	}
 }
 
@@ -94,7 +117,7 @@ type files struct {
 	idx   struct { // the idx file that was read last
 		sync.Mutex
 		key    string
-		images *images.IDX
+		images *IDX
 	}
 }
 
@@ -140,7 +163,7 @@ func (f *files) read(root, name string, img features.Image) (image.Image, error)
 			return f.fromIDX(root, name[:at], number, img)
 		}
 	}
-	file, err := open(root, name)
+	file, err := openBelow(root, name)
 	if err != nil {
 		return nil, err
 	}
@@ -164,12 +187,12 @@ func (f *files) fromIDX(root, name string, number int, img features.Image) (imag
 	f.idx.Lock()
 	defer f.idx.Unlock()
 	if key := filepath.Join(root, name); f.idx.key != key {
-		file, err := open(root, name)
+		file, err := openBelow(root, name)
 		if err != nil {
 			return nil, err
 		}
 		defer file.Close()
-		images, err := images.ReadIDX(file)
+		images, err := ReadIDX(file)
 		if err != nil {
 			return nil, err
 		}
@@ -186,8 +209,8 @@ func (f *files) fromIDX(root, name string, number int, img features.Image) (imag
 	return &image.Gray{Pix: pixels, Stride: images.Cols, Rect: image.Rect(0, 0, images.Cols, images.Rows)}, nil
 }
 
-// open opens a regular file below root.
-func open(root, name string) (*os.File, error) {
+// openBelow opens a regular file below root.
+func openBelow(root, name string) (*os.File, error) {
 	folder, err := os.OpenRoot(root)
 	if err != nil {
 		return nil, err
@@ -209,4 +232,13 @@ func sameContent(data []byte, want string) error {
 		return errOtherImage
 	}
 	return nil
+}
+
+// digest tells sets of images apart: the SHA-256 of what identifies each image.
+func digest(each []string) string {
+	h := sha256.New()
+	for _, text := range each {
+		fmt.Fprintf(h, "%d:%s", len(text), text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
