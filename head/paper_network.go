@@ -19,10 +19,7 @@ type PaperNetwork struct {
 
 // newNetwork returns cfg's network, all parameters zero, for d features.
 func newNetwork(cfg Paper, d, classes int) *PaperNetwork {
-	n := &PaperNetwork{
-		Norm: cfg.Norm, Recovery: cfg.Recovery,
-		NoDepression: cfg.NoDepression, NoRatio: cfg.NoRatio, NoProjections: cfg.NoProjections,
-	}
+	n := PaperFromSettings(cfg.Settings())
 	out := cfg.Projection
 	if cfg.NoProjections {
 		out = cfg.Centroids

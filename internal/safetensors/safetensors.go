@@ -88,6 +88,30 @@ func Get[T Element](f *File, name string) ([]T, []int, error) {
 	return values, t.Shape, nil
 }
 
+// Reader reads tensors of a file until one is absent or of another type, which Err
+// says then.
+type Reader struct {
+	File *File
+	Err  error
+}
+
+// Values returns the values of a tensor and its shape; nothing after an error.
+func Values[T Element](r *Reader, name string) (values []T, shape []int) {
+	if r.Err == nil {
+		values, shape, r.Err = Get[T](r.File, name)
+	}
+	return values, shape
+}
+
+// Optional is Values of a tensor that may be absent; found is false then, and after an
+// error.
+func Optional[T Element](r *Reader, name string) (values []T, shape []int, found bool) {
+	if _, found = r.File.Tensor(name); found {
+		values, shape = Values[T](r, name)
+	}
+	return values, shape, found && r.Err == nil
+}
+
 const (
 	metadataName = "__metadata__"
 	checksumKey  = "sha256"

@@ -1,7 +1,6 @@
 package detector
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -109,17 +108,14 @@ func (d *Detector) byClassTensors() []safetensors.Tensor {
 	}
 }
 
-func (d *Detector) readByClass(file *safetensors.File) error {
-	scores, _, err := safetensors.Get[float64](file, byClassScores)
-	if errors.Is(err, safetensors.ErrNoTensor) {
-		return nil
+func (d *Detector) readByClass(r *safetensors.Reader) error {
+	scores, _, found := safetensors.Optional[float64](r, byClassScores)
+	if !found {
+		return r.Err
 	}
-	if err != nil {
-		return err
-	}
-	counts, _, err := safetensors.Get[int64](file, byClassCounts)
-	if err != nil {
-		return err
+	counts, _ := safetensors.Values[int64](r, byClassCounts)
+	if r.Err != nil {
+		return r.Err
 	}
 	lists := make([][]float64, len(counts))
 	for c, n := range counts {

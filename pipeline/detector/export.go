@@ -13,6 +13,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -153,27 +154,19 @@ type inputInfo struct {
 	Meaning string `json:"meaning"`
 }
 
-// conditioningInfo says what is done to the features before the head.
-type conditioningInfo struct {
-	Kind      string  `json:"kind"`
-	L2        bool    `json:"l2"`
-	Shrinkage float64 `json:"shrinkage"`
-	Dims      int     `json:"dims"`
-}
-
 // setMetadata sets the properties of an exported graph, all of them JSON.
 func setMetadata(m *onnx.Model, d *Detector, input inputInfo) error {
 	threshold := &d.Threshold
 	if math.IsInf(d.Threshold, -1) {
 		threshold = nil
 	}
-	first, network, condition := d.Heads[0], "paper", (*conditioningInfo)(nil)
+	first, network, condition := d.Heads[0], "paper", (*head.ConditioningOptions)(nil)
 	settings := first.Network.Settings()
 	if settings.Residual {
 		network = "open"
 	}
 	if c := first.Conditioning; c != nil {
-		condition = &conditioningInfo{string(c.Kind), c.L2, c.Shrinkage, c.Dims}
+		condition = &c.ConditioningOptions
 	}
 	for _, property := range []struct {
 		key   string

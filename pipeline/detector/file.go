@@ -171,22 +171,19 @@ func conditioningTensors(c *head.Conditioning) []safetensors.Tensor {
 	return []safetensors.Tensor{mean, {Name: "conditioning.matrix", Shape: []int{c.In(), c.Out()}, Data: c.Matrix}}
 }
 
-func readConditioning(file *safetensors.File, r *head.ConditioningOptions) (*head.Conditioning, error) {
-	if r == nil {
+func readConditioning(r *safetensors.Reader, o *head.ConditioningOptions) (*head.Conditioning, error) {
+	if o == nil {
 		return nil, nil
 	}
-	c := &head.Conditioning{ConditioningOptions: *r}
-	for name, to := range map[string]*[]float32{"mean": &c.Mean, "scale": &c.Scale, "matrix": &c.Matrix} {
-		values, shape, err := safetensors.Get[float32](file, "conditioning."+name)
-		if err != nil && !(name != "mean" && errors.Is(err, safetensors.ErrNoTensor)) {
-			return nil, err
-		}
-		if name == "matrix" && err == nil && len(shape) != 2 {
-			return nil, fmt.Errorf("tensor conditioning.matrix has shape %v, want [D, E]", shape)
-		}
-		*to = values
+	c := &head.Conditioning{ConditioningOptions: *o}
+	c.Mean, _ = safetensors.Values[float32](r, "conditioning.mean")
+	c.Scale, _, _ = safetensors.Optional[float32](r, "conditioning.scale")
+	matrix, shape, found := safetensors.Optional[float32](r, "conditioning.matrix")
+	if found && len(shape) != 2 {
+		return nil, fmt.Errorf("tensor conditioning.matrix has shape %v, want [D, E]", shape)
 	}
-	return c, nil
+	c.Matrix = matrix
+	return c, r.Err
 }
 
 // headPrefix returns the prefix of the names of a head's tensors.
@@ -306,23 +303,17 @@ func parseMetadata(file *safetensors.File) (*metadata, error) {
 }
 
 // readSplits reads which rows of the training features were set aside.
-func (d *Detector) readSplits(file *safetensors.File) error {
+func (d *Detector) readSplits(r *safetensors.Reader) error {
 	for _, name := range []string{"validation", "calibration", "left_out"} {
-		rows, _, err := safetensors.Get[int64](file, "splits."+name)
-		if errors.Is(err, safetensors.ErrNoTensor) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			if r < 0 {
-				return fmt.Errorf("its split %s has the row %d", name, r)
+		rows, _, _ := safetensors.Optional[int64](r, "splits."+name)
+		for _, row := range rows {
+			if row < 0 {
+				return fmt.Errorf("its split %s has the row %d", name, row)
 			}
-			d.Splits[name] = append(d.Splits[name], int(r))
+			d.Splits[name] = append(d.Splits[name], int(row))
 		}
 	}
-	return nil
+	return r.Err
 }
 
 // parsePart reads a detector or one of its folds.
@@ -340,27 +331,24 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 	if meta.Threshold != nil {
 		d.Threshold = *meta.Threshold
 	}
-	if d.CalibrationScores, _, err = safetensors.Get[float64](file, "calibration.scores"); err != nil {
-		return nil, err
+	r := &safetensors.Reader{File: file}
+	if d.CalibrationScores, _ = safetensors.Values[float64](r, "calibration.scores"); r.Err != nil {
+		return nil, r.Err
 	}
 	if err := checkCalibration(d.CalibrationScores); err != nil {
 		return nil, fmt.Errorf("its calibration scores %w", err)
 	}
-	if err := d.readSplits(file); err != nil {
-		return nil, err
+	for _, read := range []func(*safetensors.Reader) error{d.readSplits, d.readRelabelled, d.readValidation, d.readByClass} {
+		if err := read(r); err != nil {
+			return nil, err
+		}
 	}
-	if err := errors.Join(d.readRelabelled(file), d.readValidation(file)); err != nil {
-		return nil, err
-	}
-	if err := d.readByClass(file); err != nil {
-		return nil, err
-	}
-	condition, err := readConditioning(file, meta.Conditioning)
+	condition, err := readConditioning(r, meta.Conditioning)
 	if err != nil {
 		return nil, err
 	}
 	for i := range meta.Seeds {
-		network, err := readNetwork(file, meta.settings(), headPrefix(i, len(meta.Seeds)))
+		network, err := readNetwork(r, meta.settings(), headPrefix(i, len(meta.Seeds)))
 		if err != nil {
 			return nil, err
 		}
@@ -376,14 +364,14 @@ func parsePart(file *safetensors.File) (*Detector, error) {
 		}
 		d.Heads = append(d.Heads, h)
 	}
-	if d.Scoring, err = d.readScoring(file, meta.Scores); err != nil {
+	if d.Scoring, err = d.readScoring(r, meta.Scores); err != nil {
 		return nil, err
 	}
-	if err := d.readReference(file, meta.Reference); err != nil {
+	if err := d.readReference(r, meta.Reference); err != nil {
 		return nil, err
 	}
 	if meta.Probe != nil {
-		if err := d.readProbe(file, meta.Probe.Version); err != nil {
+		if err := d.readProbe(r, meta.Probe.Version); err != nil {
 			return nil, err
 		}
 	}

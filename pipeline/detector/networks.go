@@ -1,7 +1,6 @@
 package detector
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -24,13 +23,13 @@ func networkTensors(network head.Network, prefix string) []safetensors.Tensor {
 
 // readNetwork is the inverse of networkTensors. Whether the tensors make a
 // network is for Validate to say.
-func readNetwork(file *safetensors.File, s head.Settings, prefix string) (head.Network, error) {
-	layers, err := readLayers(file, prefix, s.NoProjections)
+func readNetwork(r *safetensors.Reader, s head.Settings, prefix string) (head.Network, error) {
+	layers, err := readLayers(r, prefix, s.NoProjections)
 	if err != nil {
 		return nil, err
 	}
 	if s.Residual {
-		return readResidual(file, s, layers, prefix)
+		return readResidual(r, s, layers, prefix)
 	}
 	n := head.PaperFromSettings(s)
 	n.Layers = layers
@@ -52,23 +51,17 @@ func residualTensors(n *head.ResidualNetwork, prefix string) []safetensors.Tenso
 	return tensors
 }
 
-func readResidual(file *safetensors.File, s head.Settings, layers []head.Layer, prefix string) (*head.ResidualNetwork, error) {
+func readResidual(r *safetensors.Reader, s head.Settings, layers []head.Layer, prefix string) (*head.ResidualNetwork, error) {
 	n, err := head.ResidualFromSettings(s)
 	if err != nil {
 		return nil, err
 	}
 	n.Layers = layers
-	means, shape, err := safetensors.Get[float32](file, prefix+"density.means")
-	if err != nil {
-		return nil, err
-	}
-	radii, _, err := safetensors.Get[float64](file, prefix+"density.radii")
-	if err != nil {
-		return nil, err
-	}
-	score, _, err := safetensors.Get[float64](file, prefix+"score")
-	if err != nil {
-		return nil, err
+	means, shape := safetensors.Values[float32](r, prefix+"density.means")
+	radii, _ := safetensors.Values[float64](r, prefix+"density.radii")
+	score, _ := safetensors.Values[float64](r, prefix+"score")
+	if r.Err != nil {
+		return nil, r.Err
 	}
 	if len(shape) != 2 || len(radii) != 2 || len(score) != 4 {
 		return nil, fmt.Errorf("tensors %sdensity.means, density.radii and score have %v dimensions and %d and %d values, want [K, D], 2 and 4", prefix, shape, len(radii), len(score))
@@ -99,40 +92,32 @@ func layerTensors(layers []head.Layer, prefix string) []safetensors.Tensor {
 
 // readLayers reads the layers that there are under prefix. Hidden layers without
 // projections give as many values as they have centroids.
-func readLayers(file *safetensors.File, prefix string, noProjections bool) ([]head.Layer, error) {
+func readLayers(r *safetensors.Reader, prefix string, noProjections bool) ([]head.Layer, error) {
 	var layers []head.Layer
 	for i := 0; ; i++ {
 		name := prefix + "layers." + strconv.Itoa(i) + "."
-		centroids, shape, err := safetensors.Get[float32](file, name+"centroids")
-		if errors.Is(err, safetensors.ErrNoTensor) {
-			return layers, nil
-		}
-		if err != nil {
-			return nil, err
+		centroids, shape, found := safetensors.Optional[float32](r, name+"centroids")
+		if !found {
+			return layers, r.Err
 		}
 		if len(shape) != 2 {
 			return nil, fmt.Errorf("tensor %scentroids has shape %v, want [N, d]", name, shape)
 		}
 		l := head.Layer{In: shape[1], N: shape[0], Centroids: centroids}
-		if l.Beta, _, err = safetensors.Get[float32](file, name+"beta"); err != nil {
-			return nil, err
-		}
-		initBeta, _, err := safetensors.Get[float32](file, name+"init_beta")
-		if err != nil {
-			return nil, err
+		l.Beta, _ = safetensors.Values[float32](r, name+"beta")
+		initBeta, _ := safetensors.Values[float32](r, name+"init_beta")
+		if r.Err != nil {
+			return nil, r.Err
 		}
 		if len(initBeta) != 1 {
 			return nil, fmt.Errorf("tensor %sinit_beta has %d values, want 1", name, len(initBeta))
 		}
 		l.InitBeta = initBeta[0]
-		projections, shape, err := safetensors.Get[float32](file, name+"projections")
-		switch {
-		case errors.Is(err, safetensors.ErrNoTensor):
-		case err != nil:
-			return nil, err
-		case len(shape) != 2:
+		projections, shape, found := safetensors.Optional[float32](r, name+"projections")
+		if found && len(shape) != 2 {
 			return nil, fmt.Errorf("tensor %sprojections has shape %v, want [N, o]", name, shape)
-		default:
+		}
+		if found {
 			l.Projections, l.Out = projections, shape[1]
 		}
 		if i > 0 && noProjections {

@@ -2,7 +2,6 @@ package detector
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -145,13 +144,10 @@ func (r *Reference) tensors() []safetensors.Tensor {
 }
 
 // readReference is the inverse of tensors; of is the kind of images, from the metadata.
-func (d *Detector) readReference(file *safetensors.File, of string) error {
-	values, shape, err := safetensors.Get[float64](file, referenceTensor)
-	if errors.Is(err, safetensors.ErrNoTensor) {
-		return nil
-	}
-	if err != nil {
-		return err
+func (d *Detector) readReference(r *safetensors.Reader, of string) error {
+	values, shape, found := safetensors.Optional[float64](r, referenceTensor)
+	if !found {
+		return r.Err
 	}
 	if parts := len(d.PartNames()); len(shape) != 2 || shape[0] != parts || shape[1] < 1 {
 		return fmt.Errorf("tensor %s has shape %v, and its score has %d parts", referenceTensor, shape, parts)

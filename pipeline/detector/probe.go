@@ -272,21 +272,13 @@ func (p *Probe) tensors() []safetensors.Tensor {
 }
 
 // readProbe reads what tensors wrote.
-func (d *Detector) readProbe(file *safetensors.File, version int) error {
+func (d *Detector) readProbe(r *safetensors.Reader, version int) error {
 	p := &Probe{Probe: features.Probe{Version: version}}
-	var labels []int64
-	var err error
-	if p.Features, _, err = safetensors.Get[float32](file, "probe.features"); err != nil {
-		return err
-	}
-	if p.Scores, _, err = safetensors.Get[float64](file, "probe.scores"); err != nil {
-		return err
-	}
-	if labels, _, err = safetensors.Get[int64](file, "probe.classes"); err != nil {
-		return err
-	}
-	if p.Rows, _, err = safetensors.Get[float32](file, "probe.rows"); err != nil {
-		return err
+	p.Features, _ = safetensors.Values[float32](r, "probe.features")
+	p.Scores, _ = safetensors.Values[float64](r, "probe.scores")
+	labels, _ := safetensors.Values[int64](r, "probe.classes")
+	if p.Rows, _ = safetensors.Values[float32](r, "probe.rows"); r.Err != nil {
+		return r.Err
 	}
 	p.Images = len(p.Scores)
 	if err := p.Validate(d.Dim()); err != nil {

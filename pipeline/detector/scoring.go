@@ -295,7 +295,7 @@ func (s *Scoring) isNew() bool {
 
 // readScoring is the inverse of encode. It scores a row of zeros, so that parts that
 // do not fit the detector, whose heads are read before, are found out at once.
-func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Scoring, error) {
+func (det *Detector) readScoring(file *safetensors.Reader, r *scoringRecord) (*Scoring, error) {
 	if r == nil {
 		return nil, nil
 	}
@@ -304,9 +304,9 @@ func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Sco
 	if s.Guard != nil && !s.Guard.valid() {
 		return nil, fmt.Errorf("the guard of its score is %+v", *s.Guard)
 	}
-	scales, _, err := safetensors.Get[float64](file, scoresPrefix+"scales")
-	if err != nil {
-		return nil, err
+	scales, _ := safetensors.Values[float64](file, scoresPrefix+"scales")
+	if file.Err != nil {
+		return nil, file.Err
 	}
 	if len(r.Parts) == 0 || len(scales) != 2*len(r.Parts) {
 		return nil, fmt.Errorf("its score %q has %d parts and %d numbers to scale them, want 2 each", r.Name, len(r.Parts), len(scales))
@@ -317,8 +317,9 @@ func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Sco
 			return nil, fmt.Errorf("the scale of its score %s is %+v", part.Name, p.Scale)
 		}
 		if part.Kind != "" {
+			var err error
 			p.Score, err = posthoc.Load(part.Kind, func(name string) (posthoc.Tensor, bool) {
-				t, found := file.Tensor(scoresPrefix + strconv.Itoa(i) + "." + name)
+				t, found := file.File.Tensor(scoresPrefix + strconv.Itoa(i) + "." + name)
 				return posthoc.Tensor(t), found
 			})
 			if err != nil {
@@ -327,20 +328,15 @@ func (det *Detector) readScoring(file *safetensors.File, r *scoringRecord) (*Sco
 		}
 		s.Parts = append(s.Parts, p)
 	}
-	weights, shape, err := safetensors.Get[float64](file, scoresPrefix+"classifier.weights")
-	switch {
-	case errors.Is(err, safetensors.ErrNoTensor):
-	case err != nil:
-		return nil, err
-	default:
-		bias, _, err := safetensors.Get[float64](file, scoresPrefix+"classifier.bias")
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Equal(shape, []int{len(bias), d}) {
+	if weights, shape, found := safetensors.Optional[float64](file, scoresPrefix+"classifier.weights"); found {
+		bias, _ := safetensors.Values[float64](file, scoresPrefix+"classifier.bias")
+		if file.Err == nil && !slices.Equal(shape, []int{len(bias), d}) {
 			return nil, fmt.Errorf("the classifier of its score has %v weights and %d biases for %d features", shape, len(bias), d)
 		}
 		s.Classifier = &posthoc.Linear{In: d, Out: len(bias), Weights: weights, Bias: bias}
+	}
+	if file.Err != nil {
+		return nil, file.Err
 	}
 	s.Share()
 	zeros := make([]float32, d)

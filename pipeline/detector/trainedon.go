@@ -279,17 +279,14 @@ func (d *Detector) relabelledTensors() []safetensors.Tensor {
 	return []safetensors.Tensor{{Name: "labels.rows", Shape: []int{len(rows)}, Data: rows}, {Name: "labels.classes", Shape: []int{len(rows)}, Data: classes}}
 }
 
-func (d *Detector) readRelabelled(file *safetensors.File) error {
-	rows, _, err := safetensors.Get[int64](file, "labels.rows")
-	if errors.Is(err, safetensors.ErrNoTensor) {
-		return nil
+func (d *Detector) readRelabelled(r *safetensors.Reader) error {
+	rows, _, found := safetensors.Optional[int64](r, "labels.rows")
+	if !found {
+		return r.Err
 	}
-	if err != nil {
-		return err
-	}
-	classes, _, err := safetensors.Get[int64](file, "labels.classes")
-	if err != nil {
-		return err
+	classes, _ := safetensors.Values[int64](r, "labels.classes")
+	if r.Err != nil {
+		return r.Err
 	}
 	if len(classes) != len(rows) {
 		return fmt.Errorf("tensor labels.classes has %d values, and labels.rows %d", len(classes), len(rows))

@@ -2,7 +2,6 @@ package detector
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -77,17 +76,14 @@ func (v *Validation) tensors() []safetensors.Tensor {
 }
 
 // readValidation reads what tensors wrote; files of before have none.
-func (d *Detector) readValidation(file *safetensors.File) error {
-	confusion, _, err := safetensors.Get[int64](file, "validation.confusion")
-	if errors.Is(err, safetensors.ErrNoTensor) {
-		return nil
+func (d *Detector) readValidation(r *safetensors.Reader) error {
+	confusion, _, found := safetensors.Optional[int64](r, "validation.confusion")
+	if !found {
+		return r.Err
 	}
-	if err != nil {
-		return err
-	}
-	flagged, _, err := safetensors.Get[int64](file, "validation.flagged")
-	if err != nil {
-		return err
+	flagged, _ := safetensors.Values[int64](r, "validation.flagged")
+	if r.Err != nil {
+		return r.Err
 	}
 	if len(confusion)%3 != 0 || len(flagged) != 2*len(d.Classes) {
 		return fmt.Errorf("it has %d numbers of validation.confusion and %d of validation.flagged for %d classes", len(confusion), len(flagged), len(d.Classes))

@@ -269,27 +269,22 @@ func readCheckpoint(path string) (identity, []*head.State, error) {
 
 // readArrays reads a state's arrays; whether they fit is for head to say.
 func readArrays(s *head.State, file *safetensors.File, prefix string) error {
+	r := &safetensors.Reader{File: file}
 	for name, arrays := range stateArrays(s) {
 		for j := 0; ; j++ {
-			array, _, err := safetensors.Get[float32](file, prefix+name+"."+strconv.Itoa(j))
-			if errors.Is(err, safetensors.ErrNoTensor) {
+			array, _, found := safetensors.Optional[float32](r, prefix+name+"."+strconv.Itoa(j))
+			if !found {
 				break
-			}
-			if err != nil {
-				return err
 			}
 			*arrays = append(*arrays, array)
 		}
 	}
-	order, _, err := safetensors.Get[int64](file, prefix+"order")
-	if err != nil {
-		return err
+	order, _ := safetensors.Values[int64](r, prefix+"order")
+	for _, row := range order {
+		s.Order = append(s.Order, int(row))
 	}
-	for _, r := range order {
-		s.Order = append(s.Order, int(r))
-	}
-	s.Random, _, err = safetensors.Get[uint8](file, prefix+"random")
-	return err
+	s.Random, _ = safetensors.Values[uint8](r, prefix+"random")
+	return r.Err
 }
 
 // wide returns row numbers as they are stored.
