@@ -161,8 +161,9 @@ def metadata(version: str) -> bytes:
     return (text + "\n" + (ROOT / "python" / "README.md").read_text(encoding="utf-8")).encode()
 
 
-def wheel(platform: str, version: str, program: Path, library: Path, into: Path) -> Path:
-    """Writes a wheel."""
+def wheel(platform: str, version: str, program: Path, library: Path, into: Path, complete: bool = True) -> Path:
+    """Writes a wheel. Unless it must be complete, it lacks what `make setup` has not brought:
+    the backbone and the pictures."""
     info = f"mlrbfn-{version}.dist-info"
     files: dict[str, bytes] = {
         f"mlrbfn-{version}.data/scripts/{program.name}": program.read_bytes(),
@@ -173,10 +174,14 @@ def wheel(platform: str, version: str, program: Path, library: Path, into: Path)
     for file in [library, *(ROOT / "python" / "mlrbfn").glob("*.py"), ROOT / "python" / "mlrbfn" / "py.typed"]:
         files[f"mlrbfn/{file.name}"] = file.read_bytes()
     model = ROOT / "models" / "efficientnet-lite0"
-    for name in ("model.onnx", "preprocessor_config.json", "README.md"):
-        files[f"mlrbfn/models/{model.name}/{name}"] = (model / name).read_bytes()
+    if not complete and not (model / "model.onnx").exists():
+        print(f"there is no {model}/model.onnx, and the wheel has no backbone: `make setup` brings it", flush=True)
+    else:
+        for name in ("model.onnx", "preprocessor_config.json", "README.md"):
+            files[f"mlrbfn/models/{model.name}/{name}"] = (model / name).read_bytes()
     for name in PICTURES:
-        files[f"mlrbfn/demo/{name}"] = (ROOT / ".setup" / "photos" / name).read_bytes()
+        if complete or (ROOT / ".setup" / "photos" / name).exists():
+            files[f"mlrbfn/demo/{name}"] = (ROOT / ".setup" / "photos" / name).read_bytes()
     record = "".join(
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n" for name, data in sorted(files.items())
     )

@@ -40,6 +40,10 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
         The score that tells known from new, as "knn" or "ensemble(mds,knn)".
     epochs : int, default=None
         Passes over the rows; None leaves the choice to the program.
+    lr : float, default=None
+        Learning rate; None leaves the choice to the program.
+    seeds : int or list of int, default=None
+        One head is trained for each; None is the seed of random_state.
     calibration : float or str, default=0.1
         Share of the rows to set the threshold by; "cross:10" takes all of them in 10 folds,
         for few rows.
@@ -81,6 +85,8 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
         ood_label: Any = None,
         scores: str = "mlrbfn",
         epochs: int | None = None,
+        lr: float | None = None,
+        seeds: Any = None,
         calibration: float | str = 0.1,
         val: float = 0.1,
         random_state: Any = 0,
@@ -90,6 +96,8 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
         self.ood_label = ood_label
         self.scores = scores
         self.epochs = epochs
+        self.lr = lr
+        self.seeds = seeds
         self.calibration = calibration
         self.val = val
         self.random_state = random_state
@@ -114,7 +122,8 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
                 epochs=self.epochs,
                 calibration=self.calibration,
                 val=self.val,
-                seeds=int(seed),
+                lr=self.lr,
+                seeds=int(seed) if self.seeds is None else self.seeds,
                 **(self.options or {}),
             )
         self.classes_ = self.detector_.classes_

@@ -45,6 +45,12 @@ class Classifier(unittest.TestCase):
         self.assertEqual(list(search.predict(X[:2])), [0, 0])
         self.assertEqual(search.best_estimator_[-1].n_features_in_, 4)
 
+    def test_options_to_search_over(self) -> None:
+        X, y = load_iris(return_X_y=True)
+        search = GridSearchCV(OODClassifier(**QUICK), {"lr": [1e-3, 1e-2], "seeds": [3, [0, 1]], "scores": ["mlrbfn", "knn"]}, cv=2).fit(X, y)
+        self.assertEqual(set(search.best_params_), {"lr", "seeds", "scores"})
+        self.assertEqual(len(OODClassifier(seeds=[0, 1], **QUICK).fit(X, y).detector_.info["seeds"]), 2)
+
     def test_copies(self) -> None:
         import joblib
 
