@@ -113,8 +113,8 @@ class Signatures(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
     def test_types(self) -> None:
         with tempfile.TemporaryDirectory() as room:
-            for line, fault in [("mlrbfn.train(x, max_false_alarms=0.05, seeds=[0, 1], calibration='cross:10')", ""), ('mlrbfn.train(x, max_false_alarms="5%")', '"max_false_alarms" has incompatible type'),
-                                ("mlrbfn.train(x, epoch=3)", 'Unexpected keyword argument "epoch"'), ("d.detect(x, workers=2).predicted", ""), ("d.drift('a', by='size')", '"by" has incompatible type')]:
+            for line, fault in [("mlrbfn.train(x, max_false_alarms=0.05, seeds=[0, 1], calibration='cross:10')", ""), ('mlrbfn.train(x, max_false_alarms="5%")', 'Argument "max_false_alarms" to "train" has incompatible type'),
+                                ("mlrbfn.train(x, epoch=3)", 'Unexpected keyword argument "epoch"'), ("d.detect(x, workers=2).predicted", ""), ("d.drift('a', by='size')", 'Argument "by" to "drift" of "Commands" has incompatible type')]:
                 file = Path(room, "use.py")
                 file.write_text(f"import mlrbfn\nx: object = 1\n\n\ndef use(d: mlrbfn.Detector) -> None:\n    {line}\n")
                 r = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", file], capture_output=True, text=True, check=False, env=None)
