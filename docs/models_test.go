@@ -67,7 +67,7 @@ func run(t *testing.T, files []string) [][]float32 {
 	for i, file := range files {
 		items[i] = images.Item{Path: filepath.ToSlash(file), File: file, Label: -1}
 	}
-	_, err = model.Extract(t.Context(), items, extractor.ExtractOptions{}, func(r extractor.Row) error {
+	_, err = model.Extract(t.Context(), images.Of(items...), extractor.ExtractOptions{}, func(r extractor.Row) error {
 		logits[r.Index] = slices.Clone(r.Logits)
 		return r.Err
 	})

@@ -44,15 +44,10 @@ type ExtractOptions struct {
 	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
 	// its memory until it ends.
 	ImageTimeout time.Duration
-	// Feed, where set, gives the items one after another in the place of those that
-	// are given, and [io.EOF] after the last. Calls do not overlap. Expected is about
-	// how many they are. Progress is told a total of −1.
-	Feed     func(context.Context) (images.Item, error)
-	Expected int
 	// NoHash leaves out the hashes of images, for who does not want them.
 	NoHash bool
-	// Progress is called after every image with the numbers of those done,
-	// of those of them that failed, and of all. Calls do not overlap.
+	// Progress is called after every image with the numbers of those done, of those of
+	// them that failed, and of all, −1 where that is not known. Calls do not overlap.
 	Progress func(done, failed, total int)
 	// Chosen is called once, when it is settled how most of the images are
 	// worked on. With many of them that is after the first.
@@ -62,9 +57,9 @@ type ExtractOptions struct {
 // A Row holds the features of one image, or its error. Its slices are valid during the call
 // that it is given to only.
 type Row struct {
-	// Index is the item's place among those given.
+	// Index is the image's place in the stream.
 	Index int
-	// Item is that item, with the size and time of the file that was read.
+	// Item is the image, with the size and time of the file that was read.
 	Item images.Item
 	// SHA256 is the hash of the file's bytes, or of the pixels of an image in an
 	// idx file, in hex; "" if it was not read, or with NoHash.
@@ -125,28 +120,28 @@ type runner interface {
 	Close() error
 }
 
-// Extract computes the features of all items and gives each result to sink, one
-// at a time, in the order in which they are done. An image that cannot be used
-// is a result with an error and disturbs no other. Items are cut into batches
+// Extract computes the features of all images of a stream and gives each result to
+// sink, one at a time, in the order in which they are done. An image that cannot be
+// used is a result with an error and disturbs no other. Images are cut into batches
 // by their index alone, so results do not depend on the number of workers.
 //
 // Images are independent of each other: a graph that would mix those of a batch
 // gets them one by one.
 //
 // It stops early, and returns an error, when the context is cancelled (the
-// context's error), when sink fails (its error), or when the model cannot run
-// (naming the model). It returns when no worker runs any more.
-func (m *Model) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Row) error) (Stats, error) {
-	return extract(ctx, m, items, opts, sink)
+// context's error), when the stream or sink fails (its error), or when the model cannot
+// run (naming the model). It returns when no worker runs any more.
+func (m *Model) Extract(ctx context.Context, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
+	return extract(ctx, m, in, opts, sink)
 }
 
 // extract is the one loop behind the models' Extract.
-func extract(ctx context.Context, m model, items []images.Item, opts ExtractOptions, sink func(Row) error) (Stats, error) {
+func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
-	if opts.Feed == nil {
-		opts.Batch = min(opts.Batch, len(items)) // more take room for nothing
+	if total, known := in.Total(); known {
+		opts.Batch = min(opts.Batch, total) // more take room for nothing
 	}
 	if opts.ImageTimeout == 0 {
 		opts.ImageTimeout = DefaultImageTimeout
@@ -154,7 +149,7 @@ func extract(ctx context.Context, m model, items []images.Item, opts ExtractOpti
 	if opts.MaxPixels == 0 {
 		opts.MaxPixels = preprocess.DefaultMaxPixels
 	}
-	e := &extraction{model: m, items: items, opts: opts, sink: sink, tuning: usualTuning, pixels: semaphore.NewWeighted(opts.MaxPixels)}
+	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning, pixels: semaphore.NewWeighted(opts.MaxPixels)}
 	err := e.run(ctx)
 	return e.stats, err
 }

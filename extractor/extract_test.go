@@ -69,7 +69,7 @@ func goldenFeatures(t *testing.T, dir, name string) {
 	if testing.Short() {
 		rows = 2
 	}
-	_, err := m.Extract(t.Context(), items[:rows], ExtractOptions{}, func(r Row) error {
+	_, err := m.Extract(t.Context(), images.Of(items[:rows]...), ExtractOptions{}, func(r Row) error {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Item.Path, r.Err)
 			return nil
@@ -273,7 +273,7 @@ func large(t testing.TB) images.Item {
 func collect(t testing.TB, m *Model, items []images.Item, opts ExtractOptions) ([]Row, Stats) {
 	t.Helper()
 	results := make([]Row, len(items))
-	stats, err := m.Extract(t.Context(), items, opts, func(r Row) error {
+	stats, err := m.Extract(t.Context(), images.Of(items...), opts, func(r Row) error {
 		r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)
 		results[r.Index] = r
 		return nil
@@ -432,7 +432,7 @@ func TestExtractBoundsBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]model{"pixels": raw, "onnx": openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})} {
-		if stats, err := extract(t.Context(), m, items, ExtractOptions{Batch: math.MaxInt}, func(r Row) error { return r.Err }); err != nil || stats.Done != 1 {
+		if stats, err := extract(t.Context(), m, images.Of(items...), ExtractOptions{Batch: math.MaxInt}, func(r Row) error { return r.Err }); err != nil || stats.Done != 1 {
 			t.Errorf("%s: %+v, %v", name, stats, err)
 		}
 		if _, err := m.newRunner(1 << 40); !errors.Is(err, onnx.ErrTooLarge) {
@@ -447,12 +447,12 @@ func TestExtractStops(t *testing.T) {
 	before := runtime.NumGoroutine()
 
 	full := errors.New("disk full")
-	if _, err := m.Extract(t.Context(), items, ExtractOptions{Batch: 1}, func(Row) error { return full }); !errors.Is(err, full) {
+	if _, err := m.Extract(t.Context(), images.Of(items...), ExtractOptions{Batch: 1}, func(Row) error { return full }); !errors.Is(err, full) {
 		t.Errorf("error %v, want that of the sink", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := 0
-	_, err := m.Extract(ctx, items, ExtractOptions{Workers: 2, Batch: 1}, func(Row) error {
+	_, err := m.Extract(ctx, images.Of(items...), ExtractOptions{Workers: 2, Batch: 1}, func(Row) error {
 		if done++; done == 3 {
 			cancel()
 		}
@@ -461,13 +461,13 @@ func TestExtractStops(t *testing.T) {
 	if err != context.Canceled || done > 6 {
 		t.Errorf("cancelled after 3 images: %v after %d", err, done)
 	}
-	if _, err := m.Extract(ctx, items, ExtractOptions{}, func(Row) error { return errors.New("called") }); err != context.Canceled {
+	if _, err := m.Extract(ctx, images.Of(items...), ExtractOptions{}, func(Row) error { return errors.New("called") }); err != context.Canceled {
 		t.Errorf("cancelled before: %v", err)
 	}
-	if _, err := m.Extract(t.Context(), items, ExtractOptions{Workers: -1}, nil); err == nil {
+	if _, err := m.Extract(t.Context(), images.Of(items...), ExtractOptions{Workers: -1}, nil); err == nil {
 		t.Error("-1 workers are no error")
 	}
-	if stats, err := m.Extract(t.Context(), nil, ExtractOptions{}, nil); err != nil || stats != (Stats{}) {
+	if stats, err := m.Extract(t.Context(), images.Of(), ExtractOptions{}, nil); err != nil || stats != (Stats{}) {
 		t.Errorf("nothing to do: %+v, %v", stats, err)
 	}
 	for range 100 {
@@ -514,7 +514,7 @@ func TestExtractNamesAModelThatFails(t *testing.T) {
 	m := openTest(t, testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
 		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
 		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
-	_, err := m.Extract(t.Context(), greys(t, 4), ExtractOptions{Batch: 4}, func(Row) error { return nil })
+	_, err := m.Extract(t.Context(), images.Of(greys(t, 4)...), ExtractOptions{Batch: 4}, func(Row) error { return nil })
 	wantError(t, err, m.File, "Batch: ")
 }
 
@@ -561,7 +561,7 @@ func BenchmarkExtract(b *testing.B) {
 		for _, batch := range []int{1, 4, 8} {
 			b.Run(fmt.Sprintf("%s/batch=%d", filepath.Base(dir), batch), func(b *testing.B) {
 				for b.Loop() {
-					if _, err := m.Extract(b.Context(), items, ExtractOptions{Batch: batch}, func(r Row) error { return r.Err }); err != nil {
+					if _, err := m.Extract(b.Context(), images.Of(items...), ExtractOptions{Batch: batch}, func(r Row) error { return r.Err }); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -86,7 +86,7 @@ func TestEndlessRuns(t *testing.T) {
 		m := openTest(t, testModel(t, 6, 8, endlessForBright(batch)), ModelOptions{RunTimeout: 20 * time.Millisecond})
 		for _, size := range []int{1, 3} {
 			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
-				stats, err := m.Extract(t.Context(), items, ExtractOptions{Batch: size, Workers: 1}, func(r Row) error {
+				stats, err := m.Extract(t.Context(), images.Of(items...), ExtractOptions{Batch: size, Workers: 1}, func(r Row) error {
 					if slices.Contains(bright, r.Index) {
 						if !errors.Is(r.Err, ErrRunTimeout) || options.Name(r.Err) != "RunTimeout" {
 							t.Errorf("image %d: %v", r.Index, r.Err)

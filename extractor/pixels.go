@@ -120,8 +120,8 @@ func NewPixels(spec *preprocess.Spec, applyEXIF bool) (*Pixels, error) {
 }
 
 // Extract is [Model.Extract].
-func (p *Pixels) Extract(ctx context.Context, items []images.Item, opts ExtractOptions, sink func(Row) error) (Stats, error) {
-	return extract(ctx, p, items, opts, sink)
+func (p *Pixels) Extract(ctx context.Context, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
+	return extract(ctx, p, in, opts, sink)
 }
 
 // Dim is the number of values of an image: channels × height × width.

@@ -35,7 +35,7 @@ func pixelFeatures(t *testing.T, l *images.Listing, opts PixelOptions) (rows [][
 		t.Fatal(err)
 	}
 	rows, errs = make([][]float32, len(l.Items)), make([]error, len(l.Items))
-	_, err = p.Extract(t.Context(), l.Items, ExtractOptions{}, func(r Row) error {
+	_, err = p.Extract(t.Context(), images.Of(l.Items...), ExtractOptions{}, func(r Row) error {
 		rows[r.Index], errs[r.Index] = slices.Clone(r.Features), r.Err
 		if r.Err == nil && (len(r.Features) != p.Dim() || r.Logits != nil) {
 			t.Errorf("%s: %d features, want %d; logits %v", r.Item.Path, len(r.Features), p.Dim(), r.Logits)
@@ -144,7 +144,7 @@ func TestListIDX(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, noHash := range []bool{false, true} {
-			_, err = p.Extract(t.Context(), l.Items, ExtractOptions{NoHash: noHash}, func(r Row) error {
+			_, err = p.Extract(t.Context(), images.Of(l.Items...), ExtractOptions{NoHash: noHash}, func(r Row) error {
 				part := pixels[8*r.Index:][:8]
 				want := ""
 				if sum := sha256.Sum256(part); !noHash {

@@ -49,16 +49,16 @@ const gain = 1.02
 // extraction is one run of Extract.
 type extraction struct {
 	model  model
-	items  []images.Item
+	in     images.Stream
 	opts   ExtractOptions
 	sink   func(Row) error
 	tuning tuning
 	pixels *semaphore.Weighted // all workers' images together have at most opts.MaxPixels
 
-	next atomic.Int64 // the first item that no worker has taken
+	taken atomic.Int64 // images that workers have taken
 
-	feeding sync.Mutex // guards the feed and what follows
-	fed     error      // of the feed
+	taking sync.Mutex // guards in and what follows
+	ended  error      // of in
 
 	mu    sync.Mutex // guards the sink and what follows
 	stats Stats
@@ -67,43 +67,25 @@ type extraction struct {
 // take hands out up to n consecutive items and the index of the first. There are
 // none at the end.
 func (e *extraction) take(ctx context.Context, n int) (items []images.Item, from int, err error) {
-	if e.opts.Feed == nil {
-		to := int(e.next.Add(int64(n)))
-		from, to = min(to-n, len(e.items)), min(to, len(e.items))
-		return e.items[from:to], from, nil
-	}
-	e.feeding.Lock()
-	defer e.feeding.Unlock()
-	if e.fed == io.EOF {
-		return nil, 0, nil
-	}
-	if e.fed != nil {
-		return nil, 0, e.fed
-	}
-	from = int(e.next.Load())
-	for len(items) < n {
-		item, err := e.opts.Feed(ctx)
-		if err == io.EOF {
-			e.fed = io.EOF
-			break
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	for e.ended == nil && len(items) < n {
+		var item images.Item
+		if item, e.ended = e.in.Next(ctx); e.ended == nil {
+			items = append(items, item)
 		}
-		if err != nil {
-			e.fed = err
-			return nil, 0, err
-		}
-		items = append(items, item)
 	}
-	e.next.Add(int64(len(items)))
-	return items, from, nil
+	if e.ended != nil && e.ended != io.EOF {
+		return nil, 0, e.ended
+	}
+	to := int(e.taken.Add(int64(len(items))))
+	return items, to - len(items), nil
 }
 
 // left is about how many items no worker has taken.
 func (e *extraction) left() int {
-	total := len(e.items)
-	if e.opts.Feed != nil {
-		total = e.opts.Expected
-	}
-	return max(0, total-int(e.next.Load()))
+	total, _ := e.in.Total()
+	return max(0, total-int(e.taken.Load()))
 }
 
 // deliver hands one result to the sink.
@@ -118,8 +100,8 @@ func (e *extraction) deliver(r Row) error {
 		e.stats.Failed++
 	}
 	if e.opts.Progress != nil {
-		total := len(e.items)
-		if e.opts.Feed != nil {
+		total, known := e.in.Total()
+		if !known {
 			total = -1
 		}
 		e.opts.Progress(e.stats.Done, e.stats.Failed, total)
@@ -129,7 +111,8 @@ func (e *extraction) deliver(r Row) error {
 
 // run chooses a plan while it does the first items, and does the others by it.
 func (e *extraction) run(ctx context.Context) error {
-	if len(e.items) == 0 && e.opts.Feed == nil {
+	total, known := e.in.Total()
+	if known && total == 0 {
 		return ctx.Err()
 	}
 	plan := Plan{e.opts.Workers, e.opts.Batch, e.model.threads(), false}
@@ -138,8 +121,8 @@ func (e *extraction) run(ctx context.Context) error {
 	}
 	free := plan.Batch == 0 // to choose the batch
 	plan.Batch = e.model.Batch(max(1, plan.Batch))
-	if e.opts.Feed == nil {
-		plan.Workers = min(plan.Workers, (len(e.items)+plan.Batch-1)/plan.Batch)
+	if known {
+		plan.Workers = min(plan.Workers, (total+plan.Batch-1)/plan.Batch)
 	}
 	if plan.Threads == 0 || e.left() <= 4*plan.Workers*plan.Batch {
 		return e.finish(ctx, plan)

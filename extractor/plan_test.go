@@ -23,7 +23,7 @@ func tuned(t *testing.T, m *Model, items []images.Item, workers int) ([]Row, Pla
 	var plan Plan
 	chosen := 0
 	e := &extraction{
-		model: m, items: items,
+		model: m, in: images.Of(items...),
 		opts: ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
 		sink: func(r Row) error {
 			r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)

@@ -34,14 +34,14 @@ func ExampleList() {
 	stream := listing.Stream(ctx, []int{0, 1}, images.StreamOptions{})
 	defer stream.Close()
 	for {
-		image, unit, err := stream.Next(ctx)
+		image, err := stream.Next(ctx)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(unit, image.Path)
+		fmt.Println(image.Unit, image.Path)
 	}
 	// Output:
 	// 0 train-00.tar#cat.png

@@ -77,7 +77,7 @@ func listIDX(file string) (*Listing, error) {
 		l.Items = append(l.Items, Item{
 			Path: filepath.Base(file) + "#" + strconv.Itoa(i), File: file, Label: label,
 			Bytes: int64(images.Rows) * int64(images.Cols), MTime: info.ModTime().UnixNano(),
-			idx: images, number: i,
+			idx: images, number: int32(i),
 		})
 	}
 	return l, nil

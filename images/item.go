@@ -72,7 +72,7 @@ func (item *Item) Decode(ctx context.Context, data []byte, opts preprocess.Decod
 	if item.Bytes > opts.MaxPixels { // which for it is its pixels
 		return nil, options.Errorf("MaxPixels", "image of %d×%d pixels is above the limit of %d", item.idx.Cols, item.idx.Rows, opts.MaxPixels)
 	}
-	return fromIDX(item.idx, item.number), nil
+	return fromIDX(item.idx, int(item.number)), nil
 }
 
 // SHA256 returns the hash of the item's content as a [Result] has it, and the
@@ -90,7 +90,7 @@ func (item Item) SHA256() (string, Item, error) {
 // is in memory, it returns the item's pixels. It may use room.
 func (item *Item) Read(room []byte) ([]byte, error) {
 	if item.idx != nil {
-		return item.idx.At(item.number), nil
+		return item.idx.At(int(item.number)), nil
 	}
 	if item.InMemory() {
 		return item.memory.bytes()

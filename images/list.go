@@ -58,9 +58,12 @@ type Item struct {
 	// an idx file Bytes is the number of its pixels.
 	Bytes, MTime int64
 
+	// Unit is the index of the unit of [Sources] that an image of a [Reading] comes from.
+	Unit int32
+
+	number int32     // of the image in idx
 	folder *folder   // that it was found in; nil where nobody says
 	idx    *IDX      // nil for a file
-	number int       // of the image in it
 	memory *inMemory // nil for what lies on the disk
 }
 

@@ -1,7 +1,6 @@
 package images
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"image"
@@ -17,39 +16,23 @@ type inMemory struct {
 	data   []byte
 	pixels image.Image
 	crop   *preprocess.Cropped
-	stream *Streamed
+	stream *streamed
 }
 
-// Streamed is an image that comes with others in a stream, such as a member of a tar.
-type Streamed struct {
-	Data []byte // in the form of a file; not used any more after Done
-	Name string // complete path or URL; "" if that is the same as its path
-	Err  error  // why there is no Data
-	// Done, where set, is called when Data is not needed any more.
-	Done func()
-	// Again, where set, reads Data once more, for pictures of what was judged.
-	Again func() ([]byte, error)
+// streamed is the content of an image that comes with others, such as a member of a tar.
+type streamed struct {
+	data  []byte                 // in the form of a file; nil once it is not needed any more
+	err   error                  // why there is no data
+	again func() ([]byte, error) // reads data once more, for pictures of what was judged; may be nil
 }
 
-// StreamedItem is an image of a stream, for [ExtractOptions].Feed. Bytes and mtime are
-// those of the image and not of what it came in.
-func StreamedItem(path string, bytes, mtime int64, s *Streamed) Item {
-	return Item{Path: path, File: cmp.Or(s.Name, path), Label: -1, Bytes: bytes, MTime: mtime, memory: &inMemory{stream: s}}
-}
-
-// streamed tells whether the item is of a stream.
+// Streams tells whether the item is of a [Reading].
 func (item *Item) Streams() bool { return item.memory != nil && item.memory.stream != nil }
 
-// loaded lets go of the data of an image of a stream.
+// Loaded lets go of the data of an image of a [Reading].
 func (item *Item) Loaded() {
-	if !item.Streams() {
-		return
-	}
-	s := item.memory.stream
-	s.Data = nil
-	if done := s.Done; done != nil {
-		s.Done = nil
-		done()
+	if item.Streams() {
+		item.memory.stream.data = nil
 	}
 }
 
@@ -59,12 +42,12 @@ func (m *inMemory) bytes() ([]byte, error) {
 	switch {
 	case s == nil:
 		return m.data, nil
-	case s.Data != nil || s.Err != nil:
-		return s.Data, s.Err
-	case s.Again == nil:
+	case s.data != nil || s.err != nil:
+		return s.data, s.err
+	case s.again == nil:
 		return nil, errors.New("the image came in a stream and cannot be read again")
 	}
-	return s.Again()
+	return s.again()
 }
 
 // EncodedItem is an image in memory, in the form of a file: what is in it must

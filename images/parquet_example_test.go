@@ -37,7 +37,7 @@ func Example() {
 	stream := listing.Stream(ctx, []int{0}, images.StreamOptions{Ended: func(_ int, c images.Contents) { members = c.Images }})
 	defer stream.Close()
 	for {
-		if _, _, err := stream.Next(ctx); err != nil { // io.EOF
+		if _, err := stream.Next(ctx); err != nil { // io.EOF
 			break
 		}
 	}

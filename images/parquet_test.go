@@ -82,7 +82,7 @@ func read(t *testing.T, name string) (members, failed []string) {
 	}})
 	defer s.Close()
 	for {
-		item, _, err := s.Next(t.Context())
+		item, err := s.Next(t.Context())
 		if err == io.EOF {
 			return members, failed
 		}

@@ -118,7 +118,7 @@ func readAll(t testing.TB, l *Sources, opts StreamOptions) (images, failed []str
 	defer s.Close()
 	given := 0
 	for {
-		item, _, err := s.Next(t.Context())
+		item, err := s.Next(t.Context())
 		if err == io.EOF {
 			break
 		}
@@ -267,7 +267,7 @@ func TestBounds(t *testing.T) {
 		if n := len(s.out); n > 1 {
 			t.Errorf("%d images wait, which have more than half of the memory", n)
 		}
-		if item, _, err := s.Next(t.Context()); err != nil {
+		if item, err := s.Next(t.Context()); err != nil {
 			t.Fatalf("image %d: %s, %v", want+1, item.Path, err)
 		}
 	}

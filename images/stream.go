@@ -44,7 +44,7 @@ type Failure struct {
 	Err  error
 }
 
-// StreamOptions tune a [Stream].
+// StreamOptions tune a [Reading].
 type StreamOptions struct {
 	// Skip, where set, tells of images of tars and tables that are not wanted.
 	Skip func(path string, bytes, mtime int64) bool
@@ -54,7 +54,7 @@ type StreamOptions struct {
 	// Failures has failures given too, as images with an error, after those of their unit.
 	Failures bool
 	// Before is the size of the units that are left out, as they were read before; see
-	// [Stream.Share].
+	// [Reading.Share].
 	Before int64
 	// Memory bounds the bytes that are read ahead, and those of images that wait or are
 	// in work: each takes half of it. 0 is 256 MiB.
@@ -67,22 +67,53 @@ const (
 	defaultMemory   = 256 << 20
 	defaultRequests = 64
 	pieceSize       = 4 << 20
-	unknownSize     = 1 << 20 // what is set aside for an image whose size nobody said, at first
-	mostUnknown     = 8 << 20 // and when larger ones were seen
+	usualSize       = 100 << 10 // of an image
+	unknownSize     = 1 << 20   // what is set aside for an image whose size nobody said, at first
+	mostUnknown     = 8 << 20   // and when larger ones were seen
 )
 
-// A Stream gives the images of units in order.
-type Stream struct {
-	listing *Sources
-	opts    StreamOptions
-	units   []int
-	images  *semaphore.Weighted
-	ahead   *semaphore.Weighted
-	half    int64
-	total   int64 // bytes of all units
-	through atomic.Int64
-	waited  atomic.Int64 // nanoseconds
-	guess   atomic.Int64 // bytes of an image whose size nobody said
+// A Stream gives images one after another, from wherever they come.
+type Stream interface {
+	// Next returns the next image, and [io.EOF] after the last. Calls do not overlap.
+	Next(ctx context.Context) (Item, error)
+	// Total returns how many images the stream gives in all, or about how many if that is
+	// not known. It may be called while Next is at work.
+	Total() (n int, known bool)
+}
+
+// Of returns a stream of some images.
+func Of(items ...Item) Stream { return &some{items, len(items)} }
+
+// some are images that are known.
+type some struct {
+	left  []Item
+	total int
+}
+
+func (s *some) Next(ctx context.Context) (Item, error) {
+	if len(s.left) == 0 {
+		return Item{}, io.EOF
+	}
+	first := s.left[0]
+	s.left = s.left[1:]
+	return first, nil
+}
+
+func (s *some) Total() (int, bool) { return s.total, true }
+
+// A Reading is a [Stream] of the images of units, in order.
+type Reading struct {
+	listing  *Sources
+	opts     StreamOptions
+	units    []int
+	images   *semaphore.Weighted
+	ahead    *semaphore.Weighted
+	half     int64
+	total    int64 // bytes of all units
+	expected int   // about how many images they have
+	through  atomic.Int64
+	waited   atomic.Int64 // nanoseconds
+	guess    atomic.Int64 // bytes of an image whose size nobody said
 
 	pieces  chan *piece
 	next    *piece      // taken from pieces, and not used
@@ -95,7 +126,6 @@ type Stream struct {
 
 type given struct {
 	item Item
-	unit int
 	held int64 // of s.images, until it is taken: a batch may need more than all of it
 }
 
@@ -113,7 +143,7 @@ type piece struct {
 
 // Stream begins to read the units with the given indices, one after another. It must be
 // closed.
-func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *Stream {
+func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *Reading {
 	if opts.Memory == 0 {
 		opts.Memory = defaultMemory
 	}
@@ -123,7 +153,7 @@ func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *
 	half := max(opts.Memory/2, pieceSize)
 	ctx, cancel := context.WithCancel(ctx)
 	group, ctx := parallel.WithContext(ctx)
-	s := &Stream{
+	s := &Reading{
 		listing: l, opts: opts, units: units, half: half, cancel: cancel, group: group,
 		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
 		pieces: make(chan *piece, opts.Requests), reads: make(chan *piece), out: make(chan given, 64),
@@ -131,6 +161,7 @@ func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *
 	s.total = opts.Before
 	for _, unit := range units {
 		s.total += max(l.Units[unit].Size, 1)
+		s.expected += int(max(l.Units[unit].Size/usualSize, 1))
 	}
 	s.through.Store(opts.Before)
 	s.guess.Store(unknownSize)
@@ -149,7 +180,7 @@ func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *
 			s.through.Store(before + max(l.Units[unit].Size, 1))
 			if opts.Failures {
 				for _, f := range c.Failed {
-					if !s.give(ctx, unit, Member{Path: f.Path}, l.name(unit, f.Path), nil, f.Err, 0, nil) {
+					if !s.give(ctx, unit, Member{Path: f.Path}, nil, f.Err, 0, nil) {
 						return nil
 					}
 				}
@@ -164,20 +195,17 @@ func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *
 }
 
 // Share is about which part of all bytes was given, with StreamOptions.Before.
-func (s *Stream) Share() float64 { return float64(s.through.Load()) / float64(max(s.total, 1)) }
+func (s *Reading) Share() float64 { return float64(s.through.Load()) / float64(max(s.total, 1)) }
 
-// name returns the complete name of something in a unit.
-func (l *Sources) name(unit int, path string) string {
-	u := &l.Units[unit]
-	return u.Name() + strings.TrimPrefix(path, u.Path)
-}
+// Total returns about how many images there are.
+func (s *Reading) Total() (int, bool) { return s.expected, false }
 
 // Waited is how long calls of Next waited for an image, all together. The caller may have
 // other work under way meanwhile.
-func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
+func (s *Reading) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
-// Next returns the next image and the index of its unit, and [io.EOF] after the last.
-func (s *Stream) Next(ctx context.Context) (Item, int, error) {
+// Next returns the next image, and [io.EOF] after the last.
+func (s *Reading) Next(ctx context.Context) (Item, error) {
 	if len(s.out) == 0 {
 		began := time.Now()
 		defer func() { s.waited.Add(int64(time.Since(began))) }()
@@ -187,25 +215,25 @@ func (s *Stream) Next(ctx context.Context) (Item, int, error) {
 		if !ok {
 			s.Close() // which panics with what a worker panicked with
 			if ctx.Err() != nil {
-				return Item{}, 0, ctx.Err()
+				return Item{}, ctx.Err()
 			}
-			return Item{}, 0, io.EOF
+			return Item{}, io.EOF
 		}
 		s.images.Release(g.held)
-		return g.item, g.unit, nil
+		return g.item, nil
 	case <-ctx.Done():
-		return Item{}, 0, ctx.Err()
+		return Item{}, ctx.Err()
 	}
 }
 
 // Close ends the stream.
-func (s *Stream) Close() {
+func (s *Reading) Close() {
 	s.cancel()
 	_ = s.group.Wait()
 }
 
 // fetch reads all pieces ahead of their use.
-func (s *Stream) fetch(ctx context.Context) {
+func (s *Reading) fetch(ctx context.Context) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.cancel() // before the pieces end, so that none counts as the last of a unit
@@ -239,7 +267,7 @@ func (s *Stream) fetch(ctx context.Context) {
 }
 
 // send begins to read a piece.
-func (s *Stream) send(ctx context.Context, p *piece) bool {
+func (s *Reading) send(ctx context.Context, p *piece) bool {
 	p.ready = make(chan struct{})
 	if p.held > s.half {
 		p.held, p.large = 0, true
@@ -278,7 +306,7 @@ func (s *Stream) send(ctx context.Context, p *piece) bool {
 
 // work reads pieces, the first of them p. A worker reads many, as the stack that a request
 // needs is deep, and grows step by step.
-func (s *Stream) work(ctx context.Context, p *piece) {
+func (s *Reading) work(ctx context.Context, p *piece) {
 	for p != nil {
 		if u := &s.listing.Units[p.unit]; p.off >= 0 {
 			p.data = make([]byte, p.held)
@@ -297,7 +325,7 @@ func (s *Stream) work(ctx context.Context, p *piece) {
 
 // whole reads a piece that is an image. If that is larger than what was set aside for it,
 // it is read when it is needed, unless there is room now.
-func (s *Stream) whole(ctx context.Context, u *Unit, p *piece) {
+func (s *Reading) whole(ctx context.Context, u *Unit, p *piece) {
 	var o bucket.Object
 	p.data, o, p.err = u.readWhole(ctx, p.held)
 	if u.Size < 0 && errors.Is(p.err, bucket.ErrSize) && o.Size > p.held && o.Size <= maxImage {
@@ -322,7 +350,7 @@ func (s *Stream) whole(ctx context.Context, u *Unit, p *piece) {
 }
 
 // take returns the next piece of a unit when it is read, or nil.
-func (s *Stream) take(ctx context.Context, unit int) *piece {
+func (s *Reading) take(ctx context.Context, unit int) *piece {
 	for {
 		if s.next == nil {
 			if s.next = <-s.pieces; s.next == nil {
@@ -346,13 +374,13 @@ func (s *Stream) take(ctx context.Context, unit int) *piece {
 }
 
 // drop lets go of a piece.
-func (s *Stream) drop(p *piece) {
+func (s *Reading) drop(p *piece) {
 	s.ahead.Release(p.held)
 	p.data, p.held = nil, 0
 }
 
 // unit reads a unit.
-func (s *Stream) unit(ctx context.Context, unit int) (c Contents) {
+func (s *Reading) unit(ctx context.Context, unit int) (c Contents) {
 	u := &s.listing.Units[unit]
 	err := u.Err()
 	if err == nil {
@@ -377,20 +405,49 @@ func (s *Stream) unit(ctx context.Context, unit int) (c Contents) {
 }
 
 // give gives an image of a unit whose bytes are on loan from s.images.
-func (s *Stream) give(ctx context.Context, unit int, img Member, name string, data []byte, err error, held int64, again func() ([]byte, error)) bool {
-	item := StreamedItem(img.Path, img.Bytes, img.MTime, &Streamed{
-		Data: data, Err: err, Name: name, Again: again,
-	})
+func (s *Reading) give(ctx context.Context, unit int, img Member, data []byte, err error, held int64, again func() ([]byte, error)) bool {
+	u := &s.listing.Units[unit]
+	item := Item{
+		Path: img.Path, File: u.Name() + strings.TrimPrefix(img.Path, u.Path), Label: -1, Bytes: img.Bytes, MTime: img.MTime,
+		Unit: int32(unit), memory: &inMemory{stream: &streamed{data, err, again}},
+	}
 	select {
-	case s.out <- given{item, unit, held}:
+	case s.out <- given{item, held}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
+// offer gives an image of a file of many if it is wanted. It is read when there is room.
+func (s *Reading) offer(ctx context.Context, unit int, c *Contents, img Member, read, again func() ([]byte, error)) error {
+	if s.opts.Skip != nil && s.opts.Skip(img.Path, img.Bytes, img.MTime) {
+		c.Images = append(c.Images, img)
+		return nil
+	}
+	held := min(img.Bytes, s.half)
+	if err := s.images.Acquire(ctx, held); err != nil {
+		return err
+	}
+	data, err := read()
+	if err != nil {
+		s.images.Release(held)
+		return err
+	}
+	c.Images, c.Given = append(c.Images, img), c.Given+1
+	if !s.give(ctx, unit, img, data, nil, held, again) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// tooLarge is the error of an image of so many bytes.
+func tooLarge(bytes int64) error {
+	return fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, bytes, maxImage)
+}
+
 // image gives a unit that is an image.
-func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
+func (s *Reading) image(ctx context.Context, unit int) (c Contents) {
 	u := &s.listing.Units[unit]
 	p := s.take(ctx, unit)
 	if p == nil {
@@ -399,7 +456,7 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 	defer s.drop(p)
 	if p.large {
 		if u.Size > maxImage {
-			p.err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, u.Size, maxImage)
+			p.err = tooLarge(u.Size)
 		} else {
 			var o bucket.Object
 			if p.data, o, p.err = u.readWhole(ctx, maxImage); !o.Modified.IsZero() {
@@ -419,7 +476,7 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 		data, _, err := u.readWhole(context.WithoutCancel(ctx), maxImage)
 		return data, err
 	}
-	if s.give(ctx, unit, img, u.Name(), p.data, p.err, held, again) {
+	if s.give(ctx, unit, img, p.data, p.err, held, again) {
 		c.Images, c.Given, c.Complete = []Member{img}, 1, p.err == nil
 		if !gone(p.err) {
 			c.Lost = p.err
@@ -429,7 +486,7 @@ func (s *Stream) image(ctx context.Context, unit int) (c Contents) {
 }
 
 // table gives the images of a table.
-func (s *Stream) table(ctx context.Context, unit int, c *Contents) error {
+func (s *Reading) table(ctx context.Context, unit int, c *Contents) error {
 	u := &s.listing.Units[unit]
 	r, done, err := u.readerAt(ctx)
 	if err != nil {
@@ -439,31 +496,19 @@ func (s *Stream) table(ctx context.Context, unit int, c *Contents) error {
 	return parquetRows(ctx, r, u.Size, func(row tableRow) error {
 		img := Member{Path: fmt.Sprintf("%s#%d", u.Path, row.Number), Label: row.Label, Bytes: int64(len(row.Data)), MTime: u.MTime}
 		if row.Err == nil && len(row.Data) > maxImage {
-			row.Err = fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, len(row.Data), maxImage)
+			row.Err = tooLarge(img.Bytes)
 		}
 		if row.Err != nil {
 			c.Failed = append(c.Failed, Failure{img.Path, row.Err})
 			return nil
 		}
-		c.Images = append(c.Images, img)
-		if s.opts.Skip != nil && s.opts.Skip(img.Path, img.Bytes, img.MTime) {
-			return nil
-		}
-		held := min(img.Bytes, s.half)
-		if err := s.images.Acquire(ctx, held); err != nil {
-			return err
-		}
-		c.Given++
-		if !s.give(ctx, unit, img, fmt.Sprintf("%s#%d", u.Name(), row.Number), append([]byte{}, row.Data...), nil, held, nil) {
-			return ctx.Err()
-		}
-		return nil
+		return s.offer(ctx, unit, c, img, func() ([]byte, error) { return append([]byte{}, row.Data...), nil }, nil)
 	})
 }
 
 // tarReader gives the bytes of a tar.
 type tarReader struct {
-	s     *Stream
+	s     *Reading
 	ctx   context.Context
 	unit  int
 	piece *piece
@@ -512,12 +557,15 @@ func (r *inOneGo) Read(p []byte) (int, error) {
 }
 
 // tarball gives the images of a tar.
-func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
+func (s *Reading) tarball(ctx context.Context, unit int, c *Contents) (err error) {
 	u := &s.listing.Units[unit]
 	t := &tarReader{s: s, ctx: ctx, unit: unit}
 	defer func() {
 		if t.piece != nil {
 			s.drop(t.piece)
+		}
+		if t.err != nil {
+			c.Complete, err = false, t.err
 		}
 	}()
 	var in io.Reader = t
@@ -534,43 +582,10 @@ func (s *Stream) tarball(ctx context.Context, unit int, c *Contents) error {
 	if lower := strings.ToLower(withoutQuery(u.Name())); !strings.HasSuffix(lower, ".tar") {
 		unzip, err := gzip.NewReader(in)
 		if err != nil {
-			if t.err != nil {
-				c.Complete = false
-				err = t.err
-			}
 			return err
 		}
 		in, size = unzip, -1
 	}
-	w := &webdataset{
-		in: &counted{r: in}, size: size, path: u.Path, contents: c,
-		skip: s.opts.Skip,
-		broken: func() error {
-			if t.err != nil {
-				c.Complete = false
-			}
-			return t.err
-		},
-		hold: func(n int64) (func(), error) {
-			held := min(n, s.half)
-			if err := s.images.Acquire(ctx, held); err != nil {
-				return nil, err
-			}
-			return func() { s.images.Release(held) }, nil
-		},
-		give: func(img Member, member string, data []byte, off int64) error {
-			var again func() ([]byte, error)
-			if size >= 0 {
-				again = func() ([]byte, error) {
-					data := make([]byte, img.Bytes)
-					return data, u.read(context.WithoutCancel(ctx), data, off)
-				}
-			}
-			if !s.give(ctx, unit, img, u.Name()+"#"+member, data, nil, min(img.Bytes, s.half), again) {
-				return ctx.Err()
-			}
-			return nil
-		},
-	}
+	w := &webdataset{s: s, ctx: ctx, unit: unit, u: u, contents: c, from: t, in: &counted{r: in}, size: size}
 	return w.read()
 }

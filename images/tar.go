@@ -3,6 +3,7 @@ package images
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,16 +51,14 @@ const (
 // whose names are the same up to the first dot of their last part belong together, and a
 // .cls or .json among them has the label of the images.
 type webdataset struct {
-	in       *counted
-	size     int64 // of the tar, −1 if unknown
-	path     string
+	s        *Reading
+	ctx      context.Context
+	unit     int
+	u        *Unit // of that index
 	contents *Contents
-	skip     func(path string, bytes, mtime int64) bool
-	// hold waits until an image of so many bytes may be in memory; the function that it
-	// returns undoes that.
-	hold   func(bytes int64) (func(), error)
-	give   func(img Member, member string, data []byte, off int64) error
-	broken func() error // what is wrong with the connection or the disk
+	from     *tarReader
+	in       *counted // of what from gives
+	size     int64    // of the tar, −1 if unknown
 
 	seen  map[string]bool
 	key   string
@@ -89,37 +88,37 @@ func (w *webdataset) read() error {
 	for {
 		at := (w.in.pos + tarBlock - 1) / tarBlock * tarBlock // the next header
 		h, err := t.Next()
-		if broken := w.broken(); broken != nil {
-			return broken
+		if w.from.err != nil {
+			return w.from.err
 		}
 		switch {
 		case err == io.EOF && w.in.ended:
-			w.fail(w.path, fmt.Errorf("it ends at byte %d without the mark of the end of a tar: perhaps it was cut off", w.in.pos))
+			w.fail(w.u.Path, fmt.Errorf("it ends at byte %d without the mark of the end of a tar: perhaps it was cut off", w.in.pos))
 			return nil
 		case err == io.EOF:
 			return nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			w.fail(w.path, fmt.Errorf("it is cut off after byte %d", at))
+			w.fail(w.u.Path, fmt.Errorf("it is cut off after byte %d", at))
 			return nil
 		case err != nil:
 			next, err2 := w.findHeader()
-			if broken := w.broken(); broken != nil {
-				return broken
+			if w.from.err != nil {
+				return w.from.err
 			}
 			if err2 != nil {
-				w.fail(w.path, fmt.Errorf("from byte %d on it is damaged (%v)", at, err))
+				w.fail(w.u.Path, fmt.Errorf("from byte %d on it is damaged (%v)", at, err))
 				return nil
 			}
-			w.fail(w.path, fmt.Errorf("it is damaged from byte %d to %d (%v): what was there is lost", at, next, err))
+			w.fail(w.u.Path, fmt.Errorf("it is damaged from byte %d to %d (%v): what was there is lost", at, next, err))
 			t = tar.NewReader(w.in)
 			continue
 		}
 		if err := w.member(h, t); err != nil {
-			if broken := w.broken(); broken != nil {
-				return broken
+			if w.from.err != nil {
+				return w.from.err
 			}
 			if errors.Is(err, errCut) {
-				w.fail(w.path, fmt.Errorf("it is cut off within %s", name(h)))
+				w.fail(w.u.Path, fmt.Errorf("it is cut off within %s", name(h)))
 				return nil
 			}
 			return err
@@ -181,7 +180,7 @@ func (w *webdataset) member(h *tar.Header, r io.Reader) error {
 		return nil
 	}
 	if len(member) > maxName {
-		w.fail(w.path, fmt.Errorf("a name of %d bytes, and it may have %d: %q…", len(member), maxName, member[:64]))
+		w.fail(w.u.Path, fmt.Errorf("a name of %d bytes, and it may have %d: %q…", len(member), maxName, member[:64]))
 		return nil
 	}
 	stem, extension, _ := strings.Cut(base, ".")
@@ -210,53 +209,47 @@ func (w *webdataset) member(h *tar.Header, r io.Reader) error {
 	} else {
 		head = nil
 	}
-	img := Member{Path: w.path + "#" + member, Bytes: h.Size, MTime: h.ModTime.UnixNano()}
+	img := Member{Path: w.u.Path + "#" + member, Bytes: h.Size, MTime: h.ModTime.UnixNano()}
 	switch {
 	case w.seen[member]:
-		w.fail(w.path, fmt.Errorf("%s is in it more than once: the first was taken", member))
+		w.fail(w.u.Path, fmt.Errorf("%s is in it more than once: the first was taken", member))
 		return nil
 	case h.Size > maxImage:
-		w.fail(img.Path, fmt.Errorf("%w: it has %d bytes, and an image may have %d", bucket.ErrSize, h.Size, int64(maxImage)))
+		w.fail(img.Path, tooLarge(h.Size))
 		return nil
 	case w.size >= 0 && off+h.Size > w.size:
 		return errCut
 	}
 	w.seen[member] = true
-	if w.skip != nil && w.skip(img.Path, img.Bytes, img.MTime) {
-		w.contents.Images = append(w.contents.Images, img)
-		return nil
+	read := func() (data []byte, err error) {
+		if w.size >= 0 {
+			data = make([]byte, h.Size)
+			copy(data, head)
+			_, err = io.ReadFull(r, data[len(head):])
+		} else { // a header may say what it likes
+			b := bytes.NewBuffer(append([]byte{}, head...))
+			_, err = io.CopyN(b, r, h.Size-int64(len(head)))
+			data = b.Bytes()
+		}
+		if err != nil {
+			err = errCut
+		}
+		return data, err
 	}
-	free, err := w.hold(h.Size)
-	if err != nil {
-		return err
+	var again func() ([]byte, error)
+	if u, ctx := w.u, w.ctx; w.size >= 0 {
+		again = func() ([]byte, error) {
+			data := make([]byte, img.Bytes)
+			return data, u.read(context.WithoutCancel(ctx), data, off)
+		}
 	}
-	var data []byte
-	if w.size >= 0 {
-		data = make([]byte, h.Size)
-		copy(data, head)
-		_, err = io.ReadFull(r, data[len(head):])
-	} else { // a header may say what it likes
-		var b bytes.Buffer
-		b.Write(head)
-		_, err = io.CopyN(&b, r, h.Size-int64(len(head)))
-		data = b.Bytes()
-	}
-	if err != nil {
-		free()
-		return errCut
-	}
-	if data == nil {
-		data = []byte{}
-	}
-	w.contents.Images = append(w.contents.Images, img)
-	w.contents.Given++
-	return w.give(img, member, data, off)
+	return w.s.offer(w.ctx, w.unit, w.contents, img, read, again)
 }
 
 // readLabel reads the label of the images of a key.
 func (w *webdataset) readLabel(h *tar.Header, r io.Reader, most int64, parse func([]byte) (string, error)) error {
 	if h.Size > most {
-		w.fail(w.path+"#"+name(h), fmt.Errorf("%w: it has %d bytes, and a label may have %d", bucket.ErrSize, h.Size, most))
+		w.fail(w.u.Path+"#"+name(h), fmt.Errorf("%w: it has %d bytes, and a label may have %d", bucket.ErrSize, h.Size, most))
 		return nil
 	}
 	data := make([]byte, h.Size)
@@ -268,7 +261,7 @@ func (w *webdataset) readLabel(h *tar.Header, r io.Reader, most int64, parse fun
 		err = fmt.Errorf("the label %.40q… is no short text", label)
 	}
 	if err != nil {
-		w.fail(w.path+"#"+name(h), fmt.Errorf("label: %w", err))
+		w.fail(w.u.Path+"#"+name(h), fmt.Errorf("label: %w", err))
 		return nil
 	}
 	if label != "" {

@@ -113,11 +113,11 @@ func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error)
 	if err != nil {
 		return DetectStats{}, err
 	}
-	return detect(ctx, opts, items, sink)
+	return detect(ctx, opts, images.Of(items...), sink)
 }
 
 // detect is Detect with the images of opts.Paths.
-func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink func(Judgement) error) (_ DetectStats, err error) {
+func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func(Judgement) error) (_ DetectStats, err error) {
 	var aside *setaside.Target
 	if opts.SetAside != "" {
 		if aside, err = setaside.Open(opts.SetAside); err != nil {
@@ -141,9 +141,7 @@ func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink f
 		for {
 			run := opts.Run
 			run.NoHash = true
-			if progress := run.Progress; progress != nil && run.Feed != nil {
-				run.Progress = func(n, failed, _ int) { progress(n, failed, -1) }
-			} else if progress := run.Progress; progress != nil {
+			if progress := run.Progress; progress != nil {
 				run.Progress = func(n, failedNow, total int) {
 					if total += done; opts.More != nil {
 						total = -1 // nobody knows
@@ -151,7 +149,7 @@ func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink f
 					progress(done+n, failed+failedNow, total)
 				}
 			}
-			through, err := model.Extract(ctx, items, run, func(r extractor.Row) error {
+			through, err := model.Extract(ctx, in, run, func(r extractor.Row) error {
 				r.Index += done
 				return j.judge(ctx, r)
 			})
@@ -175,12 +173,14 @@ func detect(ctx context.Context, opts DetectOptions, items []images.Item, sink f
 			if i := slices.IndexFunc(more, bucket.IsURL); err == nil && i >= 0 {
 				err = fmt.Errorf("%s: URLs are named as paths, and not among the further ones", more[i])
 			}
+			var items []images.Item
 			if err == nil {
 				items, err = listPaths(ctx, more, opts.SetAside, false)
 			}
 			if err != nil {
 				return err
 			}
+			in = images.Of(items...)
 		}
 	})
 	stats.Unmapped = explaining.unmapped
@@ -199,19 +199,13 @@ func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement)
 	if err != nil {
 		return DetectStats{}, err
 	}
-	units, expected := make([]int, len(listing.Units)), int64(0)
+	units := make([]int, len(listing.Units))
 	for i := range units {
 		units[i] = i
-		expected += max(listing.Units[i].Size/(100<<10), 1)
 	}
-	stream := listing.Stream(ctx, units, images.StreamOptions{Failures: true})
-	defer stream.Close()
-	opts.Run.Expected = int(expected)
-	opts.Run.Feed = func(ctx context.Context) (images.Item, error) {
-		item, _, err := stream.Next(ctx)
-		return item, err
-	}
-	return detect(ctx, opts, nil, sink)
+	in := listing.Stream(ctx, units, images.StreamOptions{Failures: true})
+	defer in.Close()
+	return detect(ctx, opts, in, sink)
 }
 
 // add counts a judgement and returns it.

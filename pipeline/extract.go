@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"runtime"
@@ -107,13 +108,9 @@ type ClassCount struct {
 	Images int    `json:"images"`
 }
 
-const (
-	// firstImages are listed before all else, so that it is known at once what
-	// is wrong with a small folder.
-	firstImages = 1 << 10
-	// mostImages are extracted in one go.
-	mostImages = 1 << 16
-)
+// firstImages are listed before all else, so that it is known at once what is wrong with
+// a small folder.
+const firstImages = 1 << 10
 
 // Extract computes the features of a folder of images and writes them as a
 // feature set. It begins before all images are listed. It skips images that an
@@ -165,7 +162,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	e := &extraction{opts: opts, model: model, w: w, found: found, now: make(map[string]images.Item)}
+	e := &extraction{opts: opts, model: model, w: w, found: found}
 	e.result.Quantised = quantised
 	if err := e.run(ctx); err != nil {
 		return nil, err
@@ -278,61 +275,49 @@ type extraction struct {
 	model  detector.Backbone
 	w      *features.Writer
 	found  *listing
-	now    map[string]images.Item // images that are not as they were listed, by path
 	result ExtractResult
-	done   int // images of found that are through
 }
 
 // run makes the rows that are missing.
 func (e *extraction) run(ctx context.Context) error {
-	if !e.opts.Verify {
+	in, run := images.Stream(e.found), e.opts.Run
+	if e.opts.Verify {
+		c := &changed{extraction: e}
+		in, run.Progress = c, c.progress
+	} else {
 		e.found.leaveOut(func(item images.Item) bool { return e.has(item.Path, item.Bytes, item.MTime) })
 	}
 	if e.opts.Run.Progress != nil {
-		e.opts.Run.Progress(0, 0, e.total(0))
+		total, known := e.found.Total()
+		if !known {
+			total = -1
+		}
+		e.opts.Run.Progress(0, 0, total)
 	}
-	// Whole batches at a time, if their size was asked for: which images share one
-	// does not depend on how fast they were found.
-	batch := max(e.opts.Run.Batch, 1)
-	unit := firstImages + (batch-firstImages%batch)%batch
-	for {
-		items, err := e.found.take(ctx, unit)
-		if err != nil || len(items) == 0 {
-			return err
-		}
-		if e.opts.Verify {
-			if items, err = e.compare(ctx, items); err != nil {
-				return err
-			}
-		}
-		if err := e.extract(ctx, items); err != nil {
-			return err
-		}
+	if _, _, err := e.found.wait(ctx, firstImages); err != nil {
+		return err
 	}
-}
-
-// extract makes the rows of some images.
-func (e *extraction) extract(ctx context.Context, items []images.Item) error {
-	run, failed := e.opts.Run, len(e.result.Failed)
-	if report := e.opts.Run.Progress; report != nil {
-		run.Progress = func(done, failedNow, _ int) {
-			report(e.done+done, failed+failedNow, e.total(len(items)))
-		}
-	}
-	_, err := e.model.Extract(ctx, items, run, func(r extractor.Row) error {
+	_, err := e.model.Extract(ctx, in, run, func(r extractor.Row) error {
 		if r.Err != nil {
 			e.result.Failed = append(e.result.Failed, e.failure(r.Item.Path, r.Err))
 			return nil
 		}
-		e.count(r)
-		if r.Item != items[r.Index] {
-			e.now[r.Item.Path] = r.Item
-		}
-		image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
-		return e.w.Append(image, r.Features, r.Logits)
+		return e.store(r)
 	})
-	e.done += len(items)
 	return err
+}
+
+// store stores a new row, and counts it.
+func (e *extraction) store(r extractor.Row) error {
+	e.result.New++
+	if r.Orientation != 1 {
+		e.result.Oriented++
+	}
+	if r.Enlarged {
+		e.result.Enlarged++
+	}
+	image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
+	return e.w.Append(image, r.Features, r.Logits)
 }
 
 // has tells whether there is a row of an image already, and counts it.
@@ -344,17 +329,6 @@ func (e *extraction) has(path string, bytes, mtime int64) bool {
 	return true
 }
 
-// count counts a new row.
-func (e *extraction) count(r extractor.Row) {
-	e.result.New++
-	if r.Orientation != 1 {
-		e.result.Oriented++
-	}
-	if r.Enlarged {
-		e.result.Enlarged++
-	}
-}
-
 // failure says why an image has no features.
 func (e *extraction) failure(path string, err error) features.Failure {
 	if e.opts.Advise != nil {
@@ -363,15 +337,51 @@ func (e *extraction) failure(path string, err error) features.Failure {
 	return features.Failure{Path: path, Error: err.Error()}
 }
 
-// compare returns the images whose content has changed since their rows were made.
-func (e *extraction) compare(ctx context.Context, items []images.Item) ([]images.Item, error) {
-	var mu sync.Mutex
-	before := e.done
+// changed is a stream of the images whose content has changed since their rows were made.
+type changed struct {
+	*extraction
+	next []images.Item
+
+	mu           sync.Mutex // guards what follows, and keeps calls of progress apart
+	same         int        // images that have not changed
+	done, failed int        // of the others
+}
+
+// compared is how many images are compared at a time.
+const compared = 256
+
+func (c *changed) Next(ctx context.Context) (images.Item, error) {
+	for len(c.next) == 0 {
+		items, err := c.found.take(ctx, compared)
+		if err == nil && len(items) == 0 {
+			err = io.EOF
+		}
+		if err == nil {
+			err = c.compare(ctx, items)
+		}
+		if err != nil {
+			return images.Item{}, err
+		}
+	}
+	first := c.next[0]
+	c.next = c.next[1:]
+	return first, nil
+}
+
+func (c *changed) Total() (n int, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, known = c.found.Total()
+	return n - c.same, known
+}
+
+// compare puts those of the images into next whose content has changed.
+func (c *changed) compare(ctx context.Context, items []images.Item) error {
 	same := make([]bool, len(items))
 	group, groupCtx := parallel.WithContext(ctx)
-	group.SetLimit(cmp.Or(e.opts.Run.Workers, runtime.GOMAXPROCS(0)))
+	group.SetLimit(cmp.Or(c.opts.Run.Workers, runtime.GOMAXPROCS(0)))
 	for i, item := range items {
-		want := e.w.SHA256(item.Path)
+		want := c.w.SHA256(item.Path)
 		if want == "" {
 			continue
 		}
@@ -379,49 +389,50 @@ func (e *extraction) compare(ctx context.Context, items []images.Item) ([]images
 			if groupCtx.Err() != nil {
 				return groupCtx.Err()
 			}
-			sum, now, err := item.SHA256()
-			if err != nil || sum != want {
-				return nil // the extraction sees to it
-			}
-			same[i] = true
-			mu.Lock()
-			defer mu.Unlock()
-			e.w.Touch(now.Path, now.Bytes, now.MTime)
-			if now != item {
-				e.now[now.Path] = now
-			}
-			e.done++
-			if e.opts.Run.Progress != nil {
-				e.opts.Run.Progress(e.done, len(e.result.Failed), e.total(len(items)-e.done+before))
+			if sum, now, err := item.SHA256(); err == nil && sum == want { // else the extraction sees to it
+				same[i] = true
+				c.w.Touch(now.Path, now.Bytes, now.MTime)
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, err
+		return err
 	}
-	var changed []images.Item
 	for i, item := range items {
 		if !same[i] {
-			changed = append(changed, item)
+			c.next = append(c.next, item)
 		}
 	}
-	return changed, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.same += len(items) - len(c.next)
+	c.tell()
+	return nil
 }
 
-// total returns the number of all images that there are to do, given how many of
-// those that were taken are left; −1 while they are not all known.
-func (e *extraction) total(left int) int {
-	waiting, complete := e.found.look()
-	if complete == nil {
-		return -1
+// progress takes the progress of the extraction of those that have changed.
+func (c *changed) progress(done, failed, _ int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done, c.failed = done, failed
+	c.tell()
+}
+
+// tell reports progress.
+func (c *changed) tell() {
+	if report := c.opts.Run.Progress; report != nil {
+		total, known := c.found.Total()
+		if !known {
+			total = -1
+		}
+		report(c.same+c.done, c.failed, total)
 	}
-	return e.done + left + waiting
 }
 
 // commit makes the set.
 func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
-	_, all := e.found.look()
+	all := e.found.complete // it is, as all images were taken
 	shard, lost := e.opts.Shard, len(e.result.Failed)
 	e.result.Unread = lost > 0
 	e.result.Skipped, e.result.Hidden, e.result.Empty = all.Skipped, all.Hidden, all.Empty
@@ -449,10 +460,10 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 		if !shard.Holds(item.Path) {
 			continue
 		}
-		if now, ok := e.now[item.Path]; ok {
-			item.Bytes, item.MTime = now.Bytes, now.MTime
-		}
 		image := features.Image{Path: item.Path, Bytes: item.Bytes, MTime: item.MTime}
+		if bytes, mtime, ok := e.w.Known(item.Path); ok { // as it was when it was read
+			image.Bytes, image.MTime = bytes, mtime
+		}
 		if item.Label >= 0 {
 			image.Label = &all.Classes[item.Label]
 		}

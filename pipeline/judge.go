@@ -163,7 +163,7 @@ func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Ans
 		return nil
 	})
 	err := judging.wait(func(ctx context.Context) error {
-		_, err := j.backbone.Extract(ctx, items, j.run, func(r extractor.Row) error { return judging.judge(ctx, r) })
+		_, err := j.backbone.Extract(ctx, images.Of(items...), j.run, func(r extractor.Row) error { return judging.judge(ctx, r) })
 		return errors.Join(err, judging.flush(ctx))
 	})
 	if err != nil {

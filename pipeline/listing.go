@@ -2,20 +2,22 @@ package pipeline
 
 import (
 	"context"
+	"io"
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
-// listing is a listing of images in the making: they are taken from it while
-// more are being found.
+// listing is a listing of images in the making, and a stream of those that it has found:
+// they are taken from it while more are being found.
 type listing struct {
 	wake chan struct{} // has a value when something has changed
 
 	mu       sync.Mutex
 	blocks   [][]images.Item        // found, and neither taken nor known; in blocks, to let go of them one by one
 	n        int                    // images in blocks
+	taken    int                    // images that were taken
 	known    func(images.Item) bool // nothing is to be done of those; nil knows none
 	complete *images.Listing        // nil until all are found
 }
@@ -112,30 +114,44 @@ func (l *listing) look() (int, *images.Listing) {
 	return l.n, l.complete
 }
 
-// take takes images, a multiple of unit and mostImages at most unless they are
-// the last; with none left the listing is complete.
-func (l *listing) take(ctx context.Context, unit int) ([]images.Item, error) {
-	if _, _, err := l.wait(ctx, unit); err != nil {
+// take takes up to most images, and waits for the first. There are none at the end.
+func (l *listing) take(ctx context.Context, most int) ([]images.Item, error) {
+	if _, _, err := l.wait(ctx, 1); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(l.n, max(mostImages/unit, 1)*unit)
-	if l.complete == nil {
-		n -= n % unit
+	if l.n == 0 {
+		return nil, nil
 	}
-	taken := make([]images.Item, 0, n)
-	for len(taken) < n {
-		first := l.blocks[0]
-		part := min(n-len(taken), len(first))
-		taken = append(taken, first[:part]...)
-		if l.blocks[0] = first[part:]; part == len(first) {
-			l.blocks[0] = nil // which the array under blocks would keep
-			l.blocks = l.blocks[1:]
-		}
+	first := l.blocks[0]
+	n := min(most, len(first))
+	if l.blocks[0] = first[n:]; n == len(first) {
+		l.blocks[0] = nil // which the array under blocks would keep
+		l.blocks = l.blocks[1:]
 	}
 	l.n -= n
-	return taken, nil
+	l.taken += n
+	return first[:n:n], nil
+}
+
+// Next is that of [images.Stream].
+func (l *listing) Next(ctx context.Context) (images.Item, error) {
+	items, err := l.take(ctx, 1)
+	if err != nil {
+		return images.Item{}, err
+	}
+	if len(items) == 0 {
+		return images.Item{}, io.EOF
+	}
+	return items[0], nil
+}
+
+// Total is that of [images.Stream].
+func (l *listing) Total() (n int, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.taken + l.n, l.complete != nil
 }
 
 // leaveOut says of which images nothing is to be done.

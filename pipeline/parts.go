@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
@@ -212,9 +211,9 @@ type partImages struct {
 	retry *Retry
 	// known is asked for each path in an unfinished part whether the next image has it.
 	known func(path string) bool
-	// rest returns the images without a line, n of which are there: a list, or a stream.
-	// The latter calls unread as [verdicts.Writer.Unread] is called.
-	rest func(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(path string)) (items []images.Item, end func())
+	// rest returns the images without a line. Their stream calls unread as
+	// [VerdictWriter.Unread] is called.
+	rest func(ctx context.Context, recorder *parts.Recorder, unread func(path string)) (in images.Stream, end func())
 }
 
 // fileImages are those of files and folders.
@@ -237,8 +236,8 @@ func fileImages(ctx context.Context, opts DetectOptions, shard features.Shard) (
 		next++
 		return true
 	}
-	p.rest = func(context.Context, *extractor.ExtractOptions, *parts.Recorder, func(string)) ([]images.Item, func()) {
-		return items[next:], func() {}
+	p.rest = func(context.Context, *parts.Recorder, func(string)) (images.Stream, func()) {
+		return images.Of(items[next:]...), func() {}
 	}
 	return p, nil
 }
@@ -339,47 +338,54 @@ func (s *sourcePart) known(path string) bool {
 	return false
 }
 
-func (s *sourcePart) rest(ctx context.Context, run *extractor.ExtractOptions, recorder *parts.Recorder, unread func(string)) ([]images.Item, func()) {
-	before, expected := int64(0), int64(0)
+func (s *sourcePart) rest(ctx context.Context, recorder *parts.Recorder, unread func(string)) (images.Stream, func()) {
+	before := int64(0)
 	for _, unit := range s.units[:s.at] {
 		before += max(s.found.Units[unit].Size, 1)
 	}
-	for _, unit := range s.units[s.at:] {
-		expected += max(s.found.Units[unit].Size/(100<<10), 1)
-	}
-	stream := s.found.Stream(ctx, s.units[s.at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
+	reading := s.found.Stream(ctx, s.units[s.at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
 		if u := &s.found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
 			unread(u.Name())
 		}
 	}})
-	run.Expected = int(expected)
-	run.Feed = func(ctx context.Context) (images.Item, error) {
-		for {
-			item, unit, err := stream.Next(ctx)
-			if recorder.Share(stream.Share()); len(s.lines) == 0 || err != nil && err != io.EOF {
-				return item, err
-			}
-			place := -1
-			if err == nil && unit == s.units[s.at] {
-				place = slices.Index(s.lines, pathOf(item))
-			}
-			if place != 0 { // it was not read to its end then, or is another now
-				unread(s.found.Units[s.units[s.at]].Name())
-			}
-			if err != nil || unit != s.units[s.at] {
-				s.lines = nil
-			}
-			if place < 0 {
-				return item, err
-			}
-			if place == 0 {
-				s.lines = s.lines[1:]
-			} else {
-				s.lines = slices.Delete(s.lines, place, place+1)
-			}
+	return &unwritten{reading, s, recorder, unread}, reading.Close
+}
+
+// unwritten gives the images of a part of sources that have no line.
+type unwritten struct {
+	*images.Reading
+	part     *sourcePart
+	recorder *parts.Recorder
+	unread   func(path string)
+}
+
+func (u *unwritten) Next(ctx context.Context) (images.Item, error) {
+	s := u.part
+	for {
+		item, err := u.Reading.Next(ctx)
+		if u.recorder.Share(u.Share()); len(s.lines) == 0 || err != nil && err != io.EOF {
+			return item, err
+		}
+		at, place := s.units[s.at], -1
+		same := err == nil && int(item.Unit) == at
+		if same {
+			place = slices.Index(s.lines, pathOf(item))
+		}
+		if place != 0 { // it was not read to its end then, or is another now
+			u.unread(s.found.Units[at].Name())
+		}
+		if !same {
+			s.lines = nil
+		}
+		if place < 0 {
+			return item, err
+		}
+		if place == 0 {
+			s.lines = s.lines[1:]
+		} else {
+			s.lines = slices.Delete(s.lines, place, place+1)
 		}
 	}
-	return nil, stream.Close
 }
 
 func setOf(names []string) map[string]bool {
@@ -474,13 +480,13 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		items, end := images.rest(ctx, &opts.Run, recorder, func(path string) {
+		in, end := images.rest(ctx, recorder, func(path string) {
 			if err := w.Unread(path); err != nil {
 				cancel(err)
 			}
 		})
 		defer end()
-		_, err := detect(ctx, opts, items, func(j Judgement) error {
+		_, err := detect(ctx, opts, in, func(j Judgement) error {
 			line, err := to.Line(j)
 			if err == nil {
 				err = w.Append(line)

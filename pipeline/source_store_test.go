@@ -336,13 +336,13 @@ func TestLargeImagesOfUnknownSize(t *testing.T) {
 	for _, memory := range []int64{0, 8 << 20} {
 		stream := listing.Stream(t.Context(), []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, images.StreamOptions{Memory: memory})
 		for i := range 12 {
-			item, unit, err := stream.Next(t.Context())
+			item, err := stream.Next(t.Context())
 			info, statErr := os.Stat(filepath.Join(dir, fmt.Sprintf("%02d.png", i)))
-			if err != nil || statErr != nil || unit != i || item.Bytes != info.Size() {
-				t.Errorf("%d: unit %d, %d bytes, %v, %v", i, unit, item.Bytes, err, statErr)
+			if err != nil || statErr != nil || int(item.Unit) != i || item.Bytes != info.Size() {
+				t.Errorf("%d: unit %d, %d bytes, %v, %v", i, item.Unit, item.Bytes, err, statErr)
 			}
 		}
-		if _, _, err := stream.Next(t.Context()); err != io.EOF {
+		if _, err := stream.Next(t.Context()); err != io.EOF {
 			t.Error(err)
 		}
 		stream.Close()

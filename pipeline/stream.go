@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
@@ -18,22 +17,18 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
-// streaming is an extraction of images that come in streams: of tars, Parquet files,
-// buckets and lists.
+// streaming is an extraction of images of tars, Parquet files, buckets and lists, and the
+// stream of these.
 type streaming struct {
 	*extraction
+	*images.Reading
 	listing *images.Sources
 	states  []*state // of the listing's units; nil of those of other shards
 
 	mu     sync.Mutex
-	starts []start // of the images that were taken, in order
-	taken  int
 	broken error   // of noting what is done
 	lost   []error // of units that the set has, and that could not be read now
 }
-
-// start says with which image a unit begins.
-type start struct{ image, unit int }
 
 // state is what is known of a unit.
 type state struct {
@@ -59,7 +54,7 @@ func holds(shard features.Shard, u *images.Unit, many int) bool {
 func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*streaming, error) {
 	s := &streaming{extraction: e, listing: listing, states: make([]*state, len(listing.Units))}
 	var units []int
-	many, expected, before := 0, int64(0), int64(0)
+	many, before := 0, int64(0)
 	for i := range listing.Units {
 		u := &listing.Units[i]
 		mine := holds(e.opts.Shard, u, many)
@@ -79,13 +74,12 @@ func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*stre
 			e.opts.recorder.Know(state.rows + len(state.contents.Images))
 		} else {
 			units = append(units, i)
-			expected += max(u.Size/(100<<10), 1)
 		}
 	}
 	if report := e.opts.Run.Progress; report != nil {
 		report(0, 0, -1)
 	}
-	feed := listing.Stream(ctx, units, images.StreamOptions{
+	s.Reading = listing.Stream(ctx, units, images.StreamOptions{
 		Before: before,
 		Skip: func(path string, bytes, mtime int64) bool {
 			return !e.opts.Verify && e.has(path, bytes, mtime)
@@ -97,30 +91,23 @@ func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*stre
 			s.note(unit)
 		},
 	})
-	defer feed.Close()
-	run := e.opts.Run
-	run.Expected = int(expected)
-	run.Feed = func(ctx context.Context) (images.Item, error) {
-		item, unit, err := feed.Next(ctx)
-		if e.opts.recorder.Share(feed.Share()); err != nil {
-			return item, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if n := len(s.starts); n == 0 || s.starts[n-1].unit != unit {
-			s.starts = append(s.starts, start{s.taken, unit})
-		}
-		s.taken++
-		return item, s.broken
-	}
-	_, err := e.model.Extract(ctx, nil, run, func(r extractor.Row) error {
-		return s.result(r)
-	})
+	defer s.Close()
+	_, err := e.model.Extract(ctx, s, e.opts.Run, s.take)
 	if err == nil {
 		err = s.broken
 	}
-	e.result.Waited = feed.Waited()
+	e.result.Waited = s.Waited()
 	return s, err
+}
+
+func (s *streaming) Next(ctx context.Context) (images.Item, error) {
+	item, err := s.Reading.Next(ctx)
+	if s.opts.recorder.Share(s.Share()); err != nil {
+		return item, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return item, s.broken
 }
 
 // finished returns the result of an extraction of tars and tables if the set is there
@@ -200,28 +187,21 @@ func (s *streaming) recall(unit int) (err error) {
 	return err
 }
 
-// result takes the result of an image.
-func (s *streaming) result(r extractor.Row) error {
-	s.mu.Lock()
-	at := sort.Search(len(s.starts), func(i int) bool { return s.starts[i].image > r.Index }) - 1
-	unit := s.starts[at].unit
-	s.mu.Unlock()
+// take takes the result of an image.
+func (s *streaming) take(r extractor.Row) error {
 	if r.Err == nil {
-		image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
-		if err := s.w.Append(image, r.Features, r.Logits); err != nil {
+		if err := s.store(r); err != nil {
 			return err
 		}
-		s.count(r)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	state := s.states[r.Item.Unit]
 	if r.Err != nil {
-		failure := s.failure(r.Item.Path, r.Err)
-		s.states[unit].failed = append(s.states[unit].failed, failure)
-		s.extraction.result.Failed = append(s.extraction.result.Failed, failure)
+		state.failed = append(state.failed, s.failure(r.Item.Path, r.Err))
 	}
-	s.states[unit].through++
-	s.note(unit)
+	state.through++
+	s.note(int(r.Item.Unit))
 	return s.broken
 }
 
@@ -232,9 +212,7 @@ func (s *streaming) note(unit int) {
 		return
 	}
 	for _, f := range state.contents.Failed {
-		failure := s.failure(f.Path, f.Err)
-		state.failed = append(state.failed, failure)
-		s.extraction.result.Failed = append(s.extraction.result.Failed, failure)
+		state.failed = append(state.failed, s.failure(f.Path, f.Err))
 	}
 	state.contents.Failed = nil
 	if lost := state.contents.Lost; lost != nil && s.w.HasSource(u.Path) {
@@ -282,7 +260,7 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 	if n := len(s.lost); n > 0 && !s.opts.Force {
 		return nil, options.Errorf("Force", "it is needed to leave %d files out of which there are images in the set, and that cannot be read now (the first: %w); or run the same command again", n, s.lost[0])
 	}
-	shard, result := s.opts.Shard, &s.extraction.result
+	shard, result := s.opts.Shard, &s.result
 	set := features.Contents{Class: s.opts.Class, Units: []features.Unit{}}
 	result.Failed, result.Skipped = nil, s.listing.Skipped
 	n := 0

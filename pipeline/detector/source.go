@@ -51,7 +51,7 @@ type Backbone interface {
 	Dim() int
 	LogitsDim() int
 	Probe(context.Context) (*features.Probe, error) // nil without a model
-	Extract(context.Context, []images.Item, extractor.ExtractOptions, func(extractor.Row) error) (extractor.Stats, error)
+	Extract(context.Context, images.Stream, extractor.ExtractOptions, func(extractor.Row) error) (extractor.Stats, error)
 	Close() error
 }
 

@@ -131,7 +131,7 @@ func (e *Explainer) score(ctx context.Context, backbone Backbone, some []*masked
 	d := e.detector.Dim()
 	x := make([]float32, len(items)*d)
 	failed := map[*masked]error{}
-	_, err := backbone.Extract(ctx, items, run, func(r extractor.Row) error {
+	_, err := backbone.Extract(ctx, images.Of(items...), run, func(r extractor.Row) error {
 		if of := places[r.Index].of; r.Err != nil && failed[of] == nil {
 			failed[of] = r.Err
 		}

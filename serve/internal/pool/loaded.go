@@ -84,7 +84,7 @@ func (l *Loaded) Features(ctx context.Context, data []byte) ([]float32, error) {
 	var row []float32
 	var unread error
 	items := []images.Item{images.EncodedItem("image", data)}
-	_, err := l.backbone.Extract(ctx, items, l.set.opts.run(), func(r extractor.Row) error {
+	_, err := l.backbone.Extract(ctx, images.Of(items...), l.set.opts.run(), func(r extractor.Row) error {
 		if r.Err != nil {
 			unread = &ImageError{r.Err}
 		}
