@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 var _ = declare("ablate", 150, newAblate)
@@ -25,13 +26,13 @@ func newAblate() *command {
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
 	sets := AddSetFlags(c)
 	c.section("what is compared")
-	depths := c.String("depths", strings.Trim(strings.ReplaceAll(fmt.Sprint(pipeline.DefaultDepths()), " ", ","), "[]"), "`numbers` of layers, or none")
+	depths := c.String("depths", strings.Trim(strings.ReplaceAll(fmt.Sprint(evaluation.DefaultDepths()), " ", ","), "[]"), "`numbers` of layers, or none")
 	c.means("depths", "Depths")
 	steps := c.String("steps", "all", "`steps` to leave out: all, none or some of "+strings.Join(pipeline.Steps, ","))
 	c.means("steps", "Steps")
 	c.IntVar(&opts.Hidden, "hidden", head.DefaultHidden, "outputs of each hidden layer of the ReLU networks")
 	c.section("head and training")
-	heads.add(pipeline.EvaluateSeeds())
+	heads.add(evaluation.DefaultSeeds())
 	heads.PaperByDefault()
 	c.rare(rareHeadFlags...)
 	c.rare("paper")

@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -106,7 +107,7 @@ func (a *addFlags) read(out string, sets []string) (pipeline.TrainOptions, error
 		a.opts.Images = append(a.opts.Images, pipeline.AddedImages{Class: class, Folder: dir, Features: name})
 	}
 	a.opts.Features = sets
-	opts, _, err := pipeline.RecordedOptions(a.opts.Detector)
+	opts, _, err := training.Recorded(a.opts.Detector)
 	return opts, err
 }
 

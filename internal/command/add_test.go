@@ -16,6 +16,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // ramp is a class whose name is markup, as far as the system allows.
@@ -78,7 +79,7 @@ func TestAddAClass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts, notes, err := pipeline.OptionsOf(t.Context(), old, nil)
+	opts, notes, err := training.OptionsOf(t.Context(), old, nil)
 	if err != nil || len(notes) > 0 {
 		t.Fatal(err, notes)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // TestBundle: a folder has all that judging needs, and nothing else is written
@@ -32,7 +33,7 @@ func TestBundle(t *testing.T) {
 		t.Fatalf("the model is at %s, %v", found, err)
 	}
 	picture(t, filepath.Join(dir, "new", "0.png"), 0, 100)
-	old, _ := call(t, 0, "detect", "--detector", filepath.Join(moved, pipeline.BundleFile), "--model", d.Source.Model, "--json", "--quiet", filepath.Join(dir, "new"))
+	old, _ := call(t, 0, "detect", "--detector", filepath.Join(moved, detector.BundleFile), "--model", d.Source.Model, "--json", "--quiet", filepath.Join(dir, "new"))
 	for _, model := range []string{"", filepath.Join(moved, "model")} {
 		args := []string{"detect", "--detector", moved, "--json", "--quiet", filepath.Join(dir, "new")}
 		if model != "" {
@@ -47,5 +48,5 @@ func TestBundle(t *testing.T) {
 
 	write(t, filepath.Join(made, "model", filepath.Base(found)), "another model")
 	fails(t, "is another file", train...)
-	fails(t, pipeline.BundleFile, "detect", "--detector", dir, "--quiet", dir)
+	fails(t, detector.BundleFile, "detect", "--detector", dir, "--quiet", dir)
 }

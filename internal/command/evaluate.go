@@ -17,6 +17,7 @@ import (
 	_ "github.com/mlrbfn/mlrbfn/internal/command/figures" // draws the charts of pages
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 	"github.com/mlrbfn/mlrbfn/report"
@@ -41,7 +42,7 @@ func newEvaluate() *command {
 	c := newCommand("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
 		`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
 
-Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
+Methods: `+detector.JoinedScore+` (what train judges by), `+detector.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
 	c.readsURLs = []string{"train", "id", "val", "near", "far"}
 	e := &evaluating{command: c, heads: &HeadFlags{flags: c.FlagSet}, opts: pipeline.EvaluateOptions{Memory: posthoc.DefaultMemory}}
 	c.sets(&e.opts, &e.heads.options, &e.heads.shape)
@@ -62,7 +63,7 @@ Methods: `+pipeline.JoinedScore+` (what train judges by), `+pipeline.HeadScore+`
 	c.StringVar(&e.leaderboard, "leaderboard", "", "CSV `FILE` of OpenOOD's leaderboard to compare with")
 	c.rare("mlp-layers", "leaderboard")
 	c.section("head and training")
-	e.heads.add(pipeline.EvaluateSeeds())
+	e.heads.add(evaluation.DefaultSeeds())
 	c.rare(rareHeadFlags...)
 	c.rare("preset", "balance", "conditioning", "group-by")
 	c.section("output")
@@ -109,7 +110,7 @@ func (e *evaluating) check() (err error) {
 		e.opts.Head = e.network
 	}
 	if e.methods != "all" {
-		e.opts.Methods = pipeline.SplitScores(e.methods)
+		e.opts.Methods = detector.SplitScores(e.methods)
 	}
 	if !e.assessAlone {
 		if err := e.opts.Check(); err != nil {
@@ -180,9 +181,9 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 	progress := NewProgress(s.Err, "", e.quiet)
 	opts.Progress = progress.Phase
 	opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", e.adviseText(text)) }
-	opts.Leaked = func(leaks []pipeline.Leak) { printLeaks(s.Err, leaks) }
-	var reliability *pipeline.Reliability
-	opts.Reliable = func(r pipeline.Reliability) { reliability = &r }
+	opts.Leaked = func(leaks []evaluation.Leak) { printLeaks(s.Err, leaks) }
+	var reliability *evaluation.Reliability
+	opts.Reliable = func(r evaluation.Reliability) { reliability = &r }
 	results, err := pipeline.Evaluate(ctx, opts)
 	progress.Close()
 	if err != nil {
@@ -198,7 +199,7 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 }
 
 // printLeaks prints which images are in two sets.
-func printLeaks(w io.Writer, leaks []pipeline.Leak) {
+func printLeaks(w io.Writer, leaks []evaluation.Leak) {
 	fmt.Fprintln(w, "evaluate: warning: sets share images (identical or nearly identical features), so that metrics are wrong, most often too good:")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, l := range leaks {
@@ -209,7 +210,7 @@ func printLeaks(w io.Writer, leaks []pipeline.Leak) {
 
 // printReliability prints how often confidences are right: the reliability diagram as
 // a table.
-func printReliability(w io.Writer, r pipeline.Reliability) error {
+func printReliability(w io.Writer, r evaluation.Reliability) error {
 	fmt.Fprintf(w, "Confidence of the class: %s\n", r)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "confidence\tright\timages\t")

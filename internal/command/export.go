@@ -8,6 +8,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 var _ = declare("export", 110, newExport)
@@ -33,7 +34,7 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 	library := AddLibraryFlag(c.FlagSet)
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "file `FILE.onnx` to write")
-	c.IntVar(&opts.Opset, "opset", 0, fmt.Sprintf("`version` of ONNX's operators (default: %d, or the backbone's)", pipeline.DefaultOpset))
+	c.IntVar(&opts.Opset, "opset", 0, fmt.Sprintf("`version` of ONNX's operators (default: %d, or the backbone's)", detector.DefaultOpset))
 	c.required = []string{"detector", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -33,7 +34,7 @@ func newInspect() *command {
 	asJSON := c.Bool("json", false, "print the result as one JSON object")
 	quiet := c.Bool("quiet", false, "show no progress")
 	c.section("running")
-	c.IntVar(&opts.Folds, "folds", pipeline.DefaultFolds, "parts for predictions by heads that were fitted without the image")
+	c.IntVar(&opts.Folds, "folds", evaluation.DefaultFolds, "parts for predictions by heads that were fitted without the image")
 	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
 	c.addCacheFlag()
@@ -54,7 +55,7 @@ func newInspect() *command {
 			progress.Close()
 			return err
 		}
-		err = errors.Join(os.MkdirAll(*out, 0o777), pipeline.WriteIssues(filepath.Join(*out, "issues.csv"), r.Issues))
+		err = errors.Join(os.MkdirAll(*out, 0o777), training.WriteIssues(filepath.Join(*out, "issues.csv"), r.Issues))
 		if err == nil {
 			progress.Say("inspect: making the page")
 			err = report.WriteInspection(*out, inspectionPage(r, c.line()))
@@ -70,13 +71,13 @@ func newInspect() *command {
 
 // issueKinds are the sections of the page.
 var issueKinds = []struct {
-	kind              pipeline.IssueKind
+	kind              training.IssueKind
 	title, note, what string
 }{
-	{pipeline.IssueLabel, "Labels that seem wrong", "A linear head that was fitted without the image gives it another class. The most certain come first.", "labels that seem wrong"},
-	{pipeline.IssueLeak, "Images that the test set has as well", "A detector that was trained on these is tested too kindly.", "images that the test set has as well"},
-	{pipeline.IssueDuplicate, "Copies", "The same image twice, perhaps resized, cropped, mirrored or compressed again.", "copies"},
-	{pipeline.IssueOutlier, "Outliers", "Images that are much farther from every class than the other images of their label.", "outliers"},
+	{training.Label, "Labels that seem wrong", "A linear head that was fitted without the image gives it another class. The most certain come first.", "labels that seem wrong"},
+	{training.Leak, "Images that the test set has as well", "A detector that was trained on these is tested too kindly.", "images that the test set has as well"},
+	{training.Duplicate, "Copies", "The same image twice, perhaps resized, cropped, mirrored or compressed again.", "copies"},
+	{training.Outlier, "Outliers", "Images that are much farther from every class than the other images of their label.", "outliers"},
 }
 
 // mostShown is how many images of a kind the page shows.
@@ -159,7 +160,7 @@ func inspectionNotes(r *pipeline.InspectReport) []string {
 }
 
 func printInspection(s Streams, out string, r *pipeline.InspectReport, asJSON bool) error {
-	counts := map[pipeline.IssueKind]int{}
+	counts := map[training.IssueKind]int{}
 	for _, i := range r.Issues {
 		counts[i.Kind]++
 	}
@@ -189,7 +190,7 @@ func printInspection(s Streams, out string, r *pipeline.InspectReport, asJSON bo
 	}
 	fmt.Fprintln(w, inspectionLead(r))
 	for _, k := range issueKinds {
-		if k.kind == pipeline.IssueLeak && r.Test == 0 {
+		if k.kind == training.Leak && r.Test == 0 {
 			continue
 		}
 		fmt.Fprintf(w, "%6d  %s\n", counts[k.kind], k.what)

@@ -23,7 +23,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 var temporary string // holds the world; removed at the end
@@ -176,7 +176,7 @@ var (
 // shortTraining returns the command train with these arguments, and without what takes
 // long with 1,280 features.
 func shortTraining(args ...string) []string {
-	return append([]string{"train", "--conditioning", "standardise", "--scores", pipeline.HeadScore}, args...)
+	return append([]string{"train", "--conditioning", "standardise", "--scores", detector.HeadScore}, args...)
 }
 
 func newWorld(t *testing.T) world {
@@ -388,7 +388,7 @@ func TestEvaluate(t *testing.T) {
 	for _, set := range []string{"id", "ramps", "more"} {
 		call(t, 0, "extract", "--model", "pixels", "--size", "8", "--images", filepath.Join(dir, set), "--out", filepath.Join(dir, set+"-f"), "--quiet")
 	}
-	report, own := filepath.Join(dir, "report"), pipeline.JoinedScore
+	report, own := filepath.Join(dir, "report"), detector.JoinedScore
 	args := []string{"--train", w.pixels, "--id", filepath.Join(dir, "id-f"), "--near", "ramps=" + filepath.Join(dir, "ramps-f"), "--far", "more=" + filepath.Join(dir, "more-f"),
 		"--out", report, "--epochs", "20", "--lr", "0.01", "--batch", "32", "--conditioning", "l2", "--seeds", "3,4", "--methods", own + ",msp,mds++,ensemble(gen,mds++)", "--memory", "128MiB"}
 	out, _ := call(t, 0, append([]string{"evaluate"}, args...)...)

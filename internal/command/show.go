@@ -15,6 +15,8 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -155,7 +157,7 @@ func rightOf(s *pipeline.Summary) (right, images int) {
 }
 
 // hardestClass returns the class that would be noticed worst.
-func hardestClass(a *pipeline.Assessment) (string, pipeline.AssessedClass) {
+func hardestClass(a *pipeline.Assessment) (string, detector.AssessedClass) {
 	hardest := ""
 	for _, name := range slices.Sorted(maps.Keys(a.Classes)) {
 		if hardest == "" || a.Classes[name].AUROC < a.Classes[hardest].AUROC {
@@ -182,7 +184,7 @@ func (c *command) printSummary(w io.Writer, s *pipeline.Summary, file, page stri
 		return strconv.Itoa(n)
 	}
 	classes := slices.Clone(s.Classes)
-	slices.SortStableFunc(classes, func(a, b pipeline.SummaryClass) int { // the worst first, of many
+	slices.SortStableFunc(classes, func(a, b evaluation.SummaryClass) int { // the worst first, of many
 		if len(classes) <= mostRows || a.Assessed == nil || b.Assessed == nil {
 			return 0
 		}

@@ -4,30 +4,31 @@ import (
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // Names of the JSON object that show prints.
 type (
 	summaryJSON struct {
-		Detector    string               `json:"detector"`
-		Out         string               `json:"out,omitempty"`
-		Classes     []summaryClassJSON   `json:"classes"`
-		Confusion   []report.Confusion   `json:"confusion"` // of validation images
-		Threshold   *float64             `json:"threshold"`
-		TargetTPR   float64              `json:"target_tpr"`
-		FalseAlarms *[2]float64          `json:"false_alarms"`
-		Score       string               `json:"scores"`
-		Assessment  *pipeline.Assessment `json:"assessment"`
-		Seeds       []uint64             `json:"seeds"`
-		Rows        pipeline.RowCount    `json:"rows"`
-		Model       string               `json:"model,omitempty"`
-		ModelSHA256 string               `json:"model_sha256,omitempty"`
-		Fingerprint string               `json:"fingerprint,omitempty"`
-		Features    []pipeline.TrainSet  `json:"features"`
-		Tool        string               `json:"tool,omitempty"`
-		Command     string               `json:"command"`
-		Missing     []string             `json:"missing"`
+		Detector    string                 `json:"detector"`
+		Out         string                 `json:"out,omitempty"`
+		Classes     []summaryClassJSON     `json:"classes"`
+		Confusion   []report.Confusion     `json:"confusion"` // of validation images
+		Threshold   *float64               `json:"threshold"`
+		TargetTPR   float64                `json:"target_tpr"`
+		FalseAlarms *[2]float64            `json:"false_alarms"`
+		Score       string                 `json:"scores"`
+		Assessment  *pipeline.Assessment   `json:"assessment"`
+		Seeds       []uint64               `json:"seeds"`
+		Rows        detector.RowCount      `json:"rows"`
+		Model       string                 `json:"model,omitempty"`
+		ModelSHA256 string                 `json:"model_sha256,omitempty"`
+		Fingerprint string                 `json:"fingerprint,omitempty"`
+		Features    []detector.TrainingSet `json:"features"`
+		Tool        string                 `json:"tool,omitempty"`
+		Command     string                 `json:"command"`
+		Missing     []string               `json:"missing"`
 	}
 	summaryClassJSON struct {
 		Class       string   `json:"class"`
@@ -44,7 +45,7 @@ func (c *command) summaryJSON(s *pipeline.Summary, file, out string) summaryJSON
 	j := summaryJSON{
 		Detector: file, Out: out, Classes: []summaryClassJSON{}, Confusion: confusionOf(s), TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Score: d.ScoreName(),
 		Assessment: d.Assessment, Seeds: d.Seeds, Rows: d.Training.Rows, Model: d.Source.Model, ModelSHA256: d.Source.SHA256, Fingerprint: d.Source.Fingerprint,
-		Features: append([]pipeline.TrainSet{}, d.Training.Sets...), Tool: d.Training.Tool, Command: trainLine(d, file), Missing: []string{},
+		Features: append([]detector.TrainingSet{}, d.Training.Sets...), Tool: d.Training.Tool, Command: trainLine(d, file), Missing: []string{},
 	}
 	if !math.IsInf(d.Threshold, -1) {
 		j.Threshold = &d.Threshold

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -81,7 +82,7 @@ func sentence(text string) string {
 }
 
 // mapOf fills the map of the page.
-func mapOf(d *pipeline.Detector, m *pipeline.FeatureMap) *report.FeatureMap {
+func mapOf(d *pipeline.Detector, m *evaluation.SummaryMap) *report.FeatureMap {
 	page := &report.FeatureMap{}
 	for i, share := range m.Shares {
 		label := fmt.Sprintf("axis %d", i+1)
@@ -179,7 +180,7 @@ func detectorFacts(d *pipeline.Detector) []evaluation.Fact {
 const noProbe = "none: that a model gives other features on another machine is not noticed; features that are extracted now, and detectors trained on them, have one"
 
 func useName(use string) string {
-	if use == pipeline.ForTraining {
+	if use == detector.ForTraining {
 		return "training"
 	}
 	return use

@@ -19,6 +19,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/signature"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // publicKeyEnv is the environment variable with the key that detectors must be
@@ -62,7 +63,7 @@ A key is made with minisign -G (https://jedisct1.github.io/minisign). A password
 			return fmt.Errorf("detector %s does not name its model by a hash, so that a signature would not cover the model", file)
 		}
 		if info, err := os.Stat(file); err == nil && info.IsDir() {
-			file = filepath.Join(file, pipeline.BundleFile)
+			file = filepath.Join(file, detector.BundleFile)
 		}
 		data, err := disk.ReadFile(file, disk.Tensors)
 		if err != nil {

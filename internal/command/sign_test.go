@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // TestForgedHash: a model of another hash is judged by the detector's probe, and is
@@ -40,7 +41,7 @@ func TestSign(t *testing.T) {
 	key, public, other := filepath.Join(keys, "test.key"), filepath.Join(keys, "test.pub"), filepath.Join(keys, "other.pub")
 	dir := t.TempDir()
 	bundle := filepath.Join(dir, "bundle")
-	file := filepath.Join(bundle, pipeline.BundleFile)
+	file := filepath.Join(bundle, detector.BundleFile)
 	call(t, 0, shortTraining("--features", w.features, "--out", bundle, "--bundle", "--epochs", "1", "--calibration", "0.5", "--quiet")...)
 	picture(t, filepath.Join(dir, "new", "0.png"), 0, 100)
 	detect := []string{"detect", "--detector", bundle, "--quiet", filepath.Join(dir, "new")}

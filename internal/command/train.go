@@ -18,13 +18,15 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
 var _ = declare("train", 20, newTrain)
 
-// training is the command train.
-type training struct {
+// fitting is the command train.
+type fitting struct {
 	*command
 	heads                        *HeadFlags // whose options are those of the training
 	adding                       *addFlags
@@ -37,14 +39,14 @@ type training struct {
 
 func newTrain() *command { return newTraining().command }
 
-func newTraining() *training {
+func newTraining() *fitting {
 	c := newCommand("train", "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
 		`Trains a detector on the labelled images of feature sets and writes it as one file.
 
 With --add NAME=DIR --detector OLD, it adds images of a class to OLD; only they are extracted.
 
 An interrupted training continues with the same command, and the detector is bit-identical.`)
-	t := &training{command: c, heads: &HeadFlags{flags: c.FlagSet}}
+	t := &fitting{command: c, heads: &HeadFlags{flags: c.FlagSet}}
 	o := &t.heads.options
 	c.sets(o, &t.heads.shape)
 	c.readsURLs = []string{"features", "val", "calibration"}
@@ -69,22 +71,22 @@ An interrupted training continues with the same command, and the detector is bit
 	c.rare("images")
 	c.section("threshold")
 	addShare(c.FlagSet, &o.Calibration, true, "calibration", "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; 0: none")
-	c.Float64Var(&t.alarms, "max-false-alarms", 1-pipeline.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
+	c.Float64Var(&t.alarms, "max-false-alarms", 1-training.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
 	c.means("max-false-alarms", "TargetTPR", "MaxFalseAlarms")
-	c.Float64Var(&o.TargetTPR, "target-tpr", pipeline.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
-	c.StringVar(&o.Score, "scores", pipeline.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+pipeline.HeadScore+" or ensemble(A,B,…)")
+	c.Float64Var(&o.TargetTPR, "target-tpr", training.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
+	c.StringVar(&o.Score, "scores", detector.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+detector.HeadScore+" or ensemble(A,B,…)")
 	c.BoolVar(&o.PerClass, "per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
 	c.BoolVar(&o.NoHoldOut, "no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.programOnly("target-tpr")
 	c.section("head and training")
-	t.heads.add(pipeline.DefaultSeeds())
+	t.heads.add(training.DefaultSeeds())
 	c.rare("target-tpr", "preset", "conditioning", "no-assess")
 	c.rare(rareHeadFlags...)
 	c.section("running")
 	c.Var((*Bytes)(&o.Memory), "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
 	c.addCacheFlag()
-	c.DurationVar(&o.CheckpointEvery, "checkpoint-every", pipeline.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
+	c.DurationVar(&o.CheckpointEvery, "checkpoint-every", training.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
 	c.BoolVar(&t.resume, "resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
 	c.means("resume", "Resume")
 	c.BoolVar(&t.restart, "restart", false, "start anew even if DETECTOR.checkpoint exists")
@@ -97,7 +99,7 @@ An interrupted training continues with the same command, and the detector is bit
 }
 
 // options returns what is trained with, as far as the flags alone say.
-func (t *training) options() (pipeline.TrainOptions, error) {
+func (t *fitting) options() (pipeline.TrainOptions, error) {
 	set := &t.heads.options
 	switch {
 	case t.Changed("max-false-alarms") && t.Changed("target-tpr"):
@@ -109,7 +111,7 @@ func (t *training) options() (pipeline.TrainOptions, error) {
 	case t.Changed("max-false-alarms"):
 		set.TargetTPR = 1 - t.alarms
 	}
-	if err := pipeline.CheckScores(set.Score); err != nil {
+	if err := detector.CheckScores(set.Score); err != nil {
 		return *set, Usagef("--scores: %w", err)
 	}
 	opts, err := t.heads.Options()
@@ -124,7 +126,7 @@ func (t *training) options() (pipeline.TrainOptions, error) {
 }
 
 // check reads and checks the flags, and loads the detector that images are added to.
-func (t *training) check() (pipeline.TrainOptions, error) {
+func (t *fitting) check() (pipeline.TrainOptions, error) {
 	none := pipeline.TrainOptions{}
 	if t.NArg() > 0 {
 		return none, Usagef("unexpected argument %q; --features repeats for each set", t.Arg(0))
@@ -154,7 +156,7 @@ func (t *training) check() (pipeline.TrainOptions, error) {
 	}
 	opts.AllowDriftedFeatures = t.adding.opts.Extract.Backbone.AllowDriftedFeatures
 	if t.bundle {
-		t.out = filepath.Join(t.out, pipeline.BundleFile)
+		t.out = filepath.Join(t.out, detector.BundleFile)
 	}
 	if t.adding.on() {
 		if opts, err = t.adding.read(t.out, sets); err != nil {
@@ -163,9 +165,9 @@ func (t *training) check() (pipeline.TrainOptions, error) {
 	}
 	switch {
 	case t.resume:
-		opts.Resume = pipeline.ResumeAlways
+		opts.Resume = training.ResumeAlways
 	case t.restart:
-		opts.Resume = pipeline.ResumeNever
+		opts.Resume = training.ResumeNever
 	}
 	opts.CheckpointEvery = every
 	if every > 0 {
@@ -176,7 +178,7 @@ func (t *training) check() (pipeline.TrainOptions, error) {
 }
 
 // prepare looks whether what will be written can be, and verifies the feature sets if asked.
-func (t *training) prepare(ctx context.Context, opts pipeline.TrainOptions, s Streams) error {
+func (t *fitting) prepare(ctx context.Context, opts pipeline.TrainOptions, s Streams) error {
 	if err := prepareOutput(t.out); err != nil {
 		return err
 	}
@@ -203,9 +205,9 @@ func (t *training) prepare(ctx context.Context, opts pipeline.TrainOptions, s St
 }
 
 // classes lists the classes of the detector to be.
-func (t *training) classes() ([]string, error) { return t.adding.classes(t.heads.options.Features) }
+func (t *fitting) classes() ([]string, error) { return t.adding.classes(t.heads.options.Features) }
 
-func (t *training) run(ctx context.Context, s Streams) error {
+func (t *fitting) run(ctx context.Context, s Streams) error {
 	opts, err := t.check()
 	if err != nil {
 		return err
@@ -257,7 +259,7 @@ func (t *training) run(ctx context.Context, s Streams) error {
 }
 
 // tell says what was trained, and writes the page.
-func (t *training) tell(ctx context.Context, s Streams, d *pipeline.Detector, r *pipeline.TrainResult, change *pipeline.Addition) (err error) {
+func (t *fitting) tell(ctx context.Context, s Streams, d *pipeline.Detector, r *pipeline.TrainResult, change *pipeline.Addition) (err error) {
 	for i, w := range r.Warnings {
 		r.Warnings[i] = t.adviseText(w)
 		fmt.Fprintf(s.Err, "train: warning: %s\n", r.Warnings[i])
@@ -377,7 +379,7 @@ func adviseTraining(stderr io.Writer, err error, checkpoint string) error {
 		fmt.Fprintf(stderr, "train: the state of training is in %s; the same command continues from there, and --restart starts anew\n", checkpoint)
 	case errors.Is(err, head.ErrDiverged) && saved:
 		return fmt.Errorf("%w; the last good state is in %s: --resume with another --lr continues from there, --restart starts anew", err, checkpoint)
-	case errors.Is(err, pipeline.ErrOtherTraining):
+	case errors.Is(err, training.ErrOtherTraining):
 		return fmt.Errorf("%w; the command that began it continues it, --resume if only --lr differs; --restart starts anew", err)
 	}
 	return err
@@ -411,7 +413,7 @@ func (p *epochs) done() (n int) {
 // begin takes the number of epochs from the stage of training, and returns how many
 // were done before.
 func (p *epochs) begin(what string, total int) int {
-	if what != pipeline.TrainingStage {
+	if what != training.TrainingStage {
 		return 0
 	}
 	p.each = total / max(1, len(p.behind))
@@ -500,9 +502,9 @@ func largestThreshold(d *pipeline.Detector, sign float64) float64 {
 
 // worstClasses names the classes, three at most, whose validation images the
 // detector gives another class more often than not.
-func worstClasses(classes []pipeline.ClassRecall) string {
-	bad := slices.DeleteFunc(slices.Clone(classes), func(c pipeline.ClassRecall) bool { return 2*c.Right >= c.Images })
-	slices.SortStableFunc(bad, func(a, b pipeline.ClassRecall) int { return cmp.Compare(a.Recall(), b.Recall()) })
+func worstClasses(classes []training.ClassRecall) string {
+	bad := slices.DeleteFunc(slices.Clone(classes), func(c training.ClassRecall) bool { return 2*c.Right >= c.Images })
+	slices.SortStableFunc(bad, func(a, b training.ClassRecall) int { return cmp.Compare(a.Recall(), b.Recall()) })
 	if len(bad) == 0 {
 		return ""
 	}

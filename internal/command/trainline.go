@@ -10,12 +10,14 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // trainLine returns the command that trains a detector again, as far as its file says: the
 // command train, whose flags are given what differs from what they are without.
 func trainLine(d *pipeline.Detector, out string) string {
-	was, _, err := pipeline.RecordedOptions(d)
+	was, _, err := training.Recorded(d)
 	if err != nil {
 		return ""
 	}
@@ -33,7 +35,7 @@ func trainLine(d *pipeline.Detector, out string) string {
 	t.out, t.alarms, h.conditioning = out, math.Round((1-was.TargetTPR)*1e12)/1e12, conditioningName(was.Conditioning)
 	o.Features, o.Seeds, o.GroupBy, o.PerClass, o.NoHoldOut = was.Features, was.Seeds, was.GroupBy, was.PerClass, was.NoHoldOut
 	o.Conditioning, o.Validation, o.Calibration = was.Conditioning, was.Validation, was.Calibration
-	if h.shape.Residual || was.Score != pipeline.HeadScore {
+	if h.shape.Residual || was.Score != detector.HeadScore {
 		o.Score = was.Score
 	}
 	t.VisitAll(func(f *pflag.Flag) { f.Changed = f.Changed || !f.Hidden && f.Value.String() != without[f.Name] })

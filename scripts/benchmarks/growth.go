@@ -23,6 +23,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -188,7 +189,7 @@ func (g *growth) train(ctx context.Context, dir string, at [3]int) error {
 		Features: []string{filepath.Join(dir, "train")}, Memory: g.memory, Scratch: g.scratch,
 		Train: head.TrainOptions{Epochs: 1}, Linear: head.LinearOptions{C: 1},
 		Stage:    func(what string, _, _ int) { w.step(what) },
-		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
+		Progress: func(int, head.Epoch) { w.step(training.TrainingStage) },
 	})
 	if err := errors.Join(err, w.close()); err != nil {
 		return err

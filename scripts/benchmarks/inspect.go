@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // inspecting measures the inspection of many made-up features, with time and memory of
@@ -70,7 +71,7 @@ func (b *inspecting) measure(ctx context.Context, _ string) (err error) {
 		return err
 	}
 	fmt.Printf("\naccuracy out of fold %.1f%%\n", 100*r.Accuracy)
-	for _, kind := range []pipeline.IssueKind{pipeline.IssueLabel, pipeline.IssueDuplicate, pipeline.IssueLeak} {
+	for _, kind := range []training.IssueKind{training.Label, training.Duplicate, training.Leak} {
 		right, listed := map[int]bool{}, 0
 		for _, issue := range r.Issues {
 			if issue.Kind != kind {
@@ -87,15 +88,15 @@ func (b *inspecting) measure(ctx context.Context, _ string) (err error) {
 
 // plant gives rows wrong labels, and makes some rows near copies of others, also of
 // the test rows. It returns the rows.
-func (b *inspecting) plant(dir string) (map[pipeline.IssueKind]map[int]bool, error) {
+func (b *inspecting) plant(dir string) (map[training.IssueKind]map[int]bool, error) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	planted := map[pipeline.IssueKind]map[int]bool{pipeline.IssueLabel: {}, pipeline.IssueDuplicate: {}, pipeline.IssueLeak: {}}
+	planted := map[training.IssueKind]map[int]bool{training.Label: {}, training.Duplicate: {}, training.Leak: {}}
 	labels := make([]int64, b.rows)
 	for i := range labels {
 		labels[i] = b.labelOf(i, b.classes, b.rows)
 		if rng.Float64() < b.wrong {
 			labels[i] = (labels[i] + 1 + rng.Int64N(int64(b.classes-1))) % int64(b.classes)
-			planted[pipeline.IssueLabel][i] = true
+			planted[training.Label][i] = true
 		}
 	}
 	train, err := os.OpenFile(filepath.Join(dir, "train", "features.npy"), os.O_RDWR, 0)
@@ -116,18 +117,18 @@ func (b *inspecting) plant(dir string) (map[pipeline.IssueKind]map[int]bool, err
 			return nil, err
 		}
 		labels[i+1] = labels[i]
-		delete(planted[pipeline.IssueLabel], i+1)
-		if planted[pipeline.IssueLabel][i] {
-			planted[pipeline.IssueLabel][i+1] = true
+		delete(planted[training.Label], i+1)
+		if planted[training.Label][i] {
+			planted[training.Label][i+1] = true
 		}
-		planted[pipeline.IssueDuplicate][i+1] = true
+		planted[training.Duplicate][i+1] = true
 	}
 	for k := range b.test / 10 {
 		i := 2 * order[len(order)-1-k]
 		if err := b.copyRow(rng, train, i, test, k, b.test); err != nil {
 			return nil, err
 		}
-		planted[pipeline.IssueLeak][i] = true
+		planted[training.Leak][i] = true
 	}
 	return planted, npy.WriteFile(filepath.Join(dir, "train", "labels.npy"), labels, b.rows)
 }

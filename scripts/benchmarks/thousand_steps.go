@@ -101,7 +101,7 @@ func (b *thousand) trainOptions(dir, preset string, w *steps) (pipeline.TrainOpt
 	o := pipeline.TrainOptions{
 		Features: []string{filepath.Join(dir, "train")}, Memory: b.memory, Scratch: b.folder, Train: head.TrainOptions{Epochs: b.epochs}, Linear: head.LinearOptions{C: b.c},
 		Stage:    func(what string, _, _ int) { w.step(what) },
-		Progress: func(int, head.Epoch) { w.step(pipeline.TrainingStage) },
+		Progress: func(int, head.Epoch) { w.step(training.TrainingStage) },
 	}
 	if preset != "" {
 		p, ok := head.PaperPresets[preset]

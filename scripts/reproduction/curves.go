@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // Learning curves: the default score beside simple ones, with few training images of
@@ -25,7 +26,7 @@ const curves = "curves"
 var (
 	curveSizes = []int{5, 10, 20, 50, 200}
 	// GEN reads the logits of the linear head.
-	curveScores = []string{pipeline.JoinedScore, "knn", "mds++", "gen"}
+	curveScores = []string{detector.JoinedScore, "knn", "mds++", "gen"}
 )
 
 // curveFolds are those of the cross-conformal calibration that is compared.
@@ -138,7 +139,7 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 	for i := range len(scores) + 1 {
 		o := e.train[false]
 		o.Features = []string{train}
-		a := alarms{Score: pipeline.JoinedScore, Folds: curveFolds}
+		a := alarms{Score: detector.JoinedScore, Folds: curveFolds}
 		if i < len(scores) {
 			a = alarms{Score: scores[i]}
 		}
@@ -287,7 +288,7 @@ func (e *experiment) printCurves(w io.Writer, draws []string) error {
 					c = &[3]float64{math.NaN(), math.NaN(), math.NaN()}
 				}
 				fmt.Fprintf(&one, " %.1f / %.1f", 100*c[0], 100*c[1])
-				if name == pipeline.JoinedScore || name == "gen" {
+				if name == detector.JoinedScore || name == "gen" {
 					fmt.Fprintf(&one, ", %.1f", 100*c[2])
 				}
 				one.WriteString(" |")

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
@@ -60,13 +61,13 @@ func standings(out, key, title string) (all []standing, err error) {
 			for _, l := range section.Lines {
 				cell := l.Cells[0]
 				switch l.Method {
-				case pipeline.JoinedScore:
+				case detector.JoinedScore:
 					s.own = cell
-				case pipeline.HeadScore:
+				case detector.HeadScore:
 					s.head = cell
 				case "ensemble":
 					s.ensemble = cell
-				case pipeline.JoinedScore + asPublished.suffix:
+				case detector.JoinedScore + asPublished.suffix:
 					s.published = cell
 				case "msp":
 					s.msp = cell
@@ -158,7 +159,7 @@ func (e *experiment) printWithout(w io.Writer, tasks []task) error {
 			var found []report.Cell
 			missing := 0
 			for _, v := range variants {
-				c, ok := cells[pipeline.JoinedScore+v.suffix]
+				c, ok := cells[detector.JoinedScore+v.suffix]
 				if !ok {
 					c, missing = nothing, missing+1
 				}
@@ -254,7 +255,7 @@ func expectations(all []standing) (expected, found, off, caught, did float64) {
 		n++
 		expected, found, off, caught = expected+auroc, found+s.own.Near.Mean, off+math.Abs(auroc-s.own.Near.Mean), caught+c
 		for _, r := range s.study.Results {
-			if r.Method == pipeline.JoinedScore && r.Group == pipeline.Near && r.Dataset == "mean" && r.Seed == "mean" {
+			if r.Method == detector.JoinedScore && r.Group == pipeline.Near && r.Dataset == "mean" && r.Seed == "mean" {
 				did += 1 - r.FPR95ID
 			}
 		}
@@ -297,7 +298,7 @@ type task struct{ key, title string }
 
 // single tells whether a method is a single post-hoc score.
 func single(method string) bool {
-	return !strings.HasPrefix(method, pipeline.JoinedScore) && method != pipeline.HeadScore && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
+	return !strings.HasPrefix(method, detector.JoinedScore) && method != detector.HeadScore && !strings.HasPrefix(method, "ensemble") && !slices.ContainsFunc(contests, func(c contest) bool {
 		return c.suffix != "" && strings.HasSuffix(method, c.suffix)
 	})
 }

@@ -64,7 +64,7 @@ var (
 	contests = []contest{linearHead, plainHead, fourLayers, asPublished, noDecision, noParts, noHead}
 )
 
-func joined(method string) bool { return method == pipeline.JoinedScore }
+func joined(method string) bool { return method == detector.JoinedScore }
 
 const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves or oneclass"
 
@@ -161,7 +161,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 		*subset = true
 	}
 	if *methods != "all" {
-		e.methods = pipeline.SplitScores(*methods)
+		e.methods = detector.SplitScores(*methods)
 	}
 	if err := runFlags.Check(); err != nil {
 		return err
@@ -513,7 +513,7 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 		// Without --methods, Evaluate chooses the methods of the first contest; the
 		// others take all that depend on their network.
 		if opts.Methods = e.methods; e.methods == nil && c.name != contests[0].name {
-			opts.Methods = append([]string{pipeline.JoinedScore}, posthoc.Names()...)
+			opts.Methods = append([]string{detector.JoinedScore}, posthoc.Names()...)
 		}
 		if opts.Methods = keep(opts.Methods, c.takes); opts.Methods == nil && c.name != contests[0].name {
 			continue
@@ -578,7 +578,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 	}
 	opts.Facts = append(slices.Clone(opts.Facts), evaluation.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
 	var m measured
-	opts.Reliable = func(r pipeline.Reliability) {
+	opts.Reliable = func(r evaluation.Reliability) {
 		for _, b := range r.Bins {
 			if b.N > 0 {
 				m.Bins = append(m.Bins, bin(b))

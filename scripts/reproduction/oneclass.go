@@ -10,7 +10,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/command"
-	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // One class is known at a time, as in a folder of good parts and nothing else: the
@@ -25,7 +25,7 @@ const othersSet = "others"
 var (
 	oneClassOn     = []string{"imagenet200", "cifar10"}
 	oneClassModels = []string{"efficientnet-lite0", "vit-tiny-p16"}
-	oneClassScores = []string{pipeline.JoinedScore, "knn", "mds", "mds++", "she-cos"}
+	oneClassScores = []string{detector.JoinedScore, "knn", "mds", "mds++", "she-cos"}
 )
 
 // alone is a class that is the only known one; "" for all.

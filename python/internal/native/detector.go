@@ -14,6 +14,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
@@ -93,7 +94,7 @@ func (c *call) follow(opts *pipeline.TrainOptions) {
 	var mu sync.Mutex
 	behind, total := make([]int, max(1, len(opts.Seeds))), -1
 	opts.Stage = func(what string, done, all int) {
-		if what == pipeline.TrainingStage {
+		if what == training.TrainingStage {
 			mu.Lock()
 			total = all
 			mu.Unlock()
@@ -108,7 +109,7 @@ func (c *call) follow(opts *pipeline.TrainOptions) {
 		for _, n := range behind {
 			done += n
 		}
-		c.progress(pipeline.TrainingStage, done, total, fmt.Sprintf("loss %.4f, validation loss %.4f", e.TrainLoss, e.ValLoss))
+		c.progress(training.TrainingStage, done, total, fmt.Sprintf("loss %.4f, validation loss %.4f", e.TrainLoss, e.ValLoss))
 	}
 }
 
