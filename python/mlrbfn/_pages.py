@@ -54,7 +54,7 @@ def of_verdicts(verdicts: Any) -> str:
     rows = []
     for v in verdicts[:MOST]:
         cells = [cell(value.item() if hasattr(value, "item") else value) for value in v]
-        rows.append([f"<b>{c}</b>" if v["ood"] else c for c in cells])
+        rows.append([f"<b>{c}</b>" if "ood" in names and v["ood"] else c for c in cells])
         if "path" in names:
             rows[-1].insert(0, picture(v["path"]))
     return table(["", *names] if "path" in names else names, rows) + rest(len(verdicts), "verdicts")

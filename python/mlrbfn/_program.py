@@ -119,7 +119,11 @@ class Commands:
         with _file_of(self) as (room, file):
             paths = _images.files(images, room)
             lines = run("detect", {**options, "detector": file, "format": "jsonl"}, paths, progress).splitlines()
-        return [json.loads(line) for line in lines]
+        said: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for one in said:
+            if one["path"].startswith(Path(room).as_posix() + "/"):
+                one["path"] = None  # it was in memory
+        return said
 
     @written_out
     def drift(self, paths: StrPath | Sequence[StrPath], *, page: StrPath | None = None, progress: bool | None = None, **options: Unpack[DriftOptions]) -> Report:

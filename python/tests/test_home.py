@@ -151,6 +151,8 @@ class TheProgram(Room):
         self.assertEqual(len(said), 43)
         self.assertEqual([s["score"] for s in said[:3]], self.detector.detect(new).score.tolist())
         self.assertEqual(len(said[0]["nearest"]), 2)
+        self.assertIsNone(said[2]["path"])
+        self.assertTrue(said[3]["path"].endswith(".png"))
         self.assertTrue(said[0]["why"])
         report = self.detector.report(new)
         self.assertEqual([s["score"] for s in report["images"]], [s["score"] for s in said[:3]])
@@ -194,6 +196,7 @@ class Shown(Room):
             text = thing._repr_html_()
             for part in parts:
                 self.assertIn(part, text)
+        self.assertIn("<th>score</th>", verdicts[["class", "score"]]._repr_html_())
         evil = verdicts.copy().view(mlrbfn.Verdicts)
         evil["class"][0] = "<script>"
         self.assertNotIn("<script>", evil._repr_html_())
