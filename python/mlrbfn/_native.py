@@ -220,7 +220,12 @@ class Room:
 
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="mlrbfn-")
-        self.close = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+        self.close = weakref.finalize(self, _remove, self.name, os.getpid())
+
+
+def _remove(folder: str, pid: int) -> None:
+    if os.getpid() == pid:  # and not that of a process that was forked
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def encode(path: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,17 @@ class Embedded(Room):
         again = mlrbfn.embed(self.arrays["new"], model="pixels", out=self.room / "kept")
         np.testing.assert_array_equal(mlrbfn.load_features(self.room / "kept"), again)
         self.assertEqual(len(again), 40)
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_temporary_folders_go_with_their_owner(self) -> None:
+        features = mlrbfn.embed(self.images, model="pixels")
+        folder = Path(features.folder)
+        code = "import os, sys, mlrbfn._native as n\nroom = n.Room()\npid = os.fork()\nif pid == 0: sys.exit()\nos.waitpid(pid, 0)\nprint(os.path.isdir(room.name), room.name)"
+        r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        there, name = r.stdout.split()
+        self.assertEqual((there, Path(name).exists(), folder.exists()), ("True", False, True))
+        del features
+        self.assertFalse(folder.exists())
 
     def test_faults(self) -> None:
         file = self.room / "train" / "dark" / "0.png"
