@@ -39,7 +39,7 @@ func shard(t testing.TB, dir string, index int, change ...func(*features.Header)
 	for i, p := range four {
 		if h.Shard.Holds(p.path) {
 			check(t, add(w, p))
-			c.Images, c.Labels, c.Places = append(c.Images, p.image()), append(c.Labels, p.label), append(c.Places, int64(i))
+			c.Units = append(c.Units, features.Unit{Images: []features.Image{p.image()}, Place: int64(i)})
 		}
 	}
 	if index == 1 {
@@ -173,7 +173,7 @@ func TestMergeRefuses(t *testing.T) {
 		check(t, os.RemoveAll(dir))
 		h := header
 		h.Shard = features.Shard{Index: 2, Count: 2}
-		c := features.Contents{Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 5, Listing: "five"}, Places: []int64{}}
+		c := features.Contents{Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 5, Listing: "five"}}
 		change(&h, &c)
 		w := create(t, dir, h, features.Options{})
 		if c.Part != nil {
@@ -193,9 +193,9 @@ func TestMergeRefuses(t *testing.T) {
 		{"of another model", func(h *features.Header, _ *features.Contents) { h.Fingerprint = "f2" }, features.ErrFingerprint, "cannot be used together"},
 		{"of another folder", func(h *features.Header, _ *features.Contents) { h.Root = "elsewhere" }, features.ErrShards, "images in elsewhere"},
 		{"of another listing", func(_ *features.Header, c *features.Contents) { c.Part.Listing = "other" }, features.ErrShards, "extract every shard once more"},
-		{"of other classes", func(_ *features.Header, c *features.Contents) { c.Classes = nil }, features.ErrShards, "extract every shard once more"},
+		{"of other classes", func(_ *features.Header, c *features.Contents) { c.Classes = []string{} }, features.ErrShards, "extract every shard once more"},
 		{"without logits", func(h *features.Header, _ *features.Contents) { h.LogitsDim = 0 }, features.ErrShards, "logits"},
-		{"a whole set", func(h *features.Header, c *features.Contents) { h.Shard, c.Part, c.Places = features.Shard{}, nil, nil }, features.ErrShards, "is no shard"},
+		{"a whole set", func(h *features.Header, c *features.Contents) { h.Shard, c.Part = features.Shard{}, nil }, features.ErrShards, "is no shard"},
 		{"without rows", func(*features.Header, *features.Contents) {}, features.ErrDamaged, "5 images"},
 		{"of a million images", func(_ *features.Header, c *features.Contents) { c.Part.Images = 1_000_000 }, features.ErrShards, ""},
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
 	"slices"
 
@@ -18,33 +19,28 @@ import (
 
 // Contents describes the rows of a set for Commit.
 type Contents struct {
-	// Images are those of the listing that belong to the set, in its order.
-	// Path, Label, Bytes and MTime are used.
-	Images []Image
-	// Labels are those of Images: −1 or an index into Classes.
-	Labels  []int64
+	// Units are what the set is made of, in order.
+	Units []Unit
+	// Classes are the names of the classes; nil for the labels that the images of Units have,
+	// also those that failed.
 	Classes []string
+	// Class is the class of all images; "" for their labels.
+	Class string
 	// Failed are the images that have no row, and other files that could not be read.
 	Failed []Failure
-	// Part and Places are for shards only: the whole set that the shard is part of,
-	// and the place of each of Images in that.
-	Part   *Part
-	Places []int64
-
-	// Units, where set, are in the place of Images, Labels, Classes and Places: the set is
-	// of their images, in order, and of the classes that these have for labels.
-	Units []Unit
-	// Class, with Units, is the class of all images; "" for their labels.
-	Class string
+	// Part is for shards only: the whole set that the shard is part of.
+	Part *Part
 	// Row, where set, is told the label of each row.
 	Row func(label int64)
 }
 
-// A Unit is some images of a set: those of a source, which need not be in memory, or others.
+// A Unit is some images of a set: those of a source, which need not be in memory, or others,
+// such as those of a folder.
 type Unit struct {
-	Source string // path of a source that AddSource or Source knows; "" for Images
-	Images []Image
-	Place  int64 // in a shard: of the first image that has a row, in the whole set
+	Source string  // path of a source that AddSource or Source knows; "" for Images
+	Images []Image // Path, Label, Bytes and MTime are used
+	Place  int64   // in a shard: of the first image that has a row, in the whole set, if others follow it there
+	Places []int64 // in a shard: those of all Images, if they do not
 }
 
 // entry is an image of Contents.
@@ -66,16 +62,6 @@ func (w *Writer) entries(c *Contents) iter.Seq2[entry, error] {
 		index[class] = int64(i)
 	}
 	return func(yield func(entry, error) bool) {
-		for i, img := range c.Images {
-			e := entry{image: img, label: c.Labels[i]}
-			if c.Part != nil {
-				e.place = c.Places[i]
-			}
-			e.at, e.known = w.known[img.Path]
-			if !left[img.Path] && !yield(e, nil) {
-				return
-			}
-		}
 		for _, unit := range c.Units {
 			images, rows := each(unit.Images), w.known
 			if unit.Source != "" {
@@ -91,24 +77,30 @@ func (w *Writer) entries(c *Contents) iter.Seq2[entry, error] {
 				}
 				images = w.imagesOf(r)
 			}
-			place := unit.Place
+			place, at := unit.Place, -1
 			for img, err := range images {
 				if err != nil {
 					yield(entry{}, err)
 					return
 				}
-				if left[img.Path] {
+				if at++; left[img.Path] {
 					continue
+				}
+				if unit.Places != nil {
+					place = unit.Places[at]
 				}
 				e := entry{image: img, label: -1, place: place}
 				if c.Class != "" {
 					e.image.Label = &c.Class
 				}
 				if e.image.Label != nil {
-					e.label = index[*e.image.Label]
+					var ok bool
+					if e.label, ok = index[*e.image.Label]; !ok {
+						err = fmt.Errorf("the label %q of %s is none of the %d classes", *e.image.Label, img.Path, len(c.Classes))
+					}
 				}
 				e.at, e.known = rows[img.Path]
-				if !yield(e, nil) {
+				if !yield(e, err) || err != nil {
 					return
 				}
 				place++
@@ -117,12 +109,16 @@ func (w *Writer) entries(c *Contents) iter.Seq2[entry, error] {
 	}
 }
 
-// name sets the classes of c to the labels of the images of its units, those that failed too.
+// name sets the classes of c, where they are not known, to the labels of the images of its
+// units, those that failed too.
 func (w *Writer) name(ctx context.Context, c *Contents) error {
-	classes := map[string]bool{}
 	if c.Class != "" {
-		classes[c.Class] = true
+		c.Classes = []string{c.Class}
 	}
+	if c.Classes != nil {
+		return nil
+	}
+	classes := map[string]bool{}
 	for _, unit := range c.Units {
 		images := each(unit.Images)
 		if r := w.sources[unit.Source]; unit.Source != "" && r != nil {
@@ -132,15 +128,12 @@ func (w *Writer) name(ctx context.Context, c *Contents) error {
 			if err := cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
-			if img.Label != nil && c.Class == "" {
+			if img.Label != nil {
 				classes[*img.Label] = true
 			}
 		}
 	}
-	c.Classes = nil
-	for class := range classes {
-		c.Classes = append(c.Classes, class)
-	}
+	c.Classes = slices.Collect(maps.Keys(classes))
 	SortClasses(c.Classes)
 	return nil
 }
@@ -218,8 +211,6 @@ func (w *Writer) plan(ctx context.Context, c *Contents) (p plan, n int, fromOld,
 				err = ctx.Err()
 			case !e.known || e.at.bytes != img.Bytes || e.at.mtime != img.MTime:
 				err = fmt.Errorf("there is no row of %s as it is now, and it has not failed", img.Path)
-			case e.label < -1 || e.label >= int64(len(c.Classes)):
-				err = fmt.Errorf("label %d of %s is none of the %d classes", e.label, img.Path, len(c.Classes))
 			}
 			if !yield(planned{int64(e.at.row), e.label, e.place}, err) {
 				return
@@ -252,18 +243,16 @@ func (w *Writer) machinesOf(old, journal bool) (machines []Machine) {
 // newBuild checks the arguments of Commit. The build that it returns reads them and
 // the rows of w.
 func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
-	switch {
-	case len(c.Labels) != len(c.Images):
-		return nil, fmt.Errorf("%d labels for %d images", len(c.Labels), len(c.Images))
-	case c.Part != nil && len(c.Places) != len(c.Images):
-		return nil, fmt.Errorf("%d places for %d images", len(c.Places), len(c.Images))
-	case (c.Part == nil) != (w.header.Shard == Shard{}) || c.Part != nil && c.Part.Shard != w.header.Shard:
+	if (c.Part == nil) != (w.header.Shard == Shard{}) || c.Part != nil && c.Part.Shard != w.header.Shard {
 		return nil, fmt.Errorf("the contents are not those of shard %q", w.header.Shard)
 	}
-	if c.Units != nil {
-		if err := w.name(ctx, &c); err != nil {
-			return nil, err
+	for _, unit := range c.Units {
+		if unit.Places != nil && len(unit.Places) != len(unit.Images) {
+			return nil, fmt.Errorf("%d places for %d images", len(unit.Places), len(unit.Images))
 		}
+	}
+	if err := w.name(ctx, &c); err != nil {
+		return nil, err
 	}
 	plan, n, fromOld, fromJournal, err := w.plan(ctx, &c)
 	if err != nil {

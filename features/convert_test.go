@@ -80,7 +80,7 @@ func TestFloat16Ends(t *testing.T) {
 	w := create(t, filepath.Join(t.TempDir(), "set"), h, features.Options{})
 	img := four[0].image()
 	check(t, w.Append(img, []float32{1, 70000}, []float32{1, 2, 3}))
-	_, err := w.Commit(t.Context(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: classes})
+	_, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: []features.Image{img}}}, Classes: classes})
 	if _, named := errors.AsType[*options.Error](err); !named || !strings.Contains(err.Error(), "70000") {
 		t.Errorf("got %v", err)
 	}
@@ -113,7 +113,7 @@ func TestParquetReaders(t *testing.T) {
 			row[j] = float32(i) - float32(j)/7
 		}
 		check(t, w.Append(p.image(), row, nil))
-		c.Images, c.Labels = append(c.Images, p.image()), append(c.Labels, p.label)
+		c.Units = append(c.Units, features.Unit{Images: []features.Image{p.image()}})
 	}
 	_, err := w.Commit(t.Context(), c)
 	check(t, err)

@@ -191,7 +191,7 @@ func TestCancelledCommit(t *testing.T) {
 	}
 	w := create(t, dir, header, features.Options{})
 	check(t, add(w, four[2]))
-	if _, err := w.Commit(ctx, features.Contents{Images: []features.Image{four[2].image()}, Labels: []int64{-1}}); !errors.Is(err, context.Canceled) {
+	if _, err := w.Commit(ctx, features.Contents{Units: []features.Unit{{Images: []features.Image{four[2].image()}}}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit: %v", err)
 	}
 	check(t, w.Close())

@@ -47,9 +47,9 @@ func TestMachines(t *testing.T) {
 		h.Shard = features.Shard{Index: i + 1, Count: 2}
 		shard := filepath.Join(t.TempDir(), "shard")
 		w := create(t, shard, h, features.Options{})
-		c := features.Contents{Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 2, Listing: "l"}, Places: []int64{int64(i)}}
+		c := features.Contents{Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 2, Listing: "l"}}
 		check(t, add(w, four[i]))
-		c.Images, c.Labels = []features.Image{four[i].image()}, []int64{four[i].label}
+		c.Units = []features.Unit{{Images: []features.Image{four[i].image()}, Places: []int64{int64(i)}}}
 		_, err := w.Commit(t.Context(), c)
 		check(t, err)
 		shards = append(shards, shard)

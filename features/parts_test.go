@@ -136,7 +136,7 @@ func TestPartsMadeAgain(t *testing.T) {
 	w := create(t, again, h, features.Options{})
 	check(t, add(w, picture{"new.png", 0, 8}))
 	one := picture{"new.png", 0, 8}.image()
-	_, err := w.Commit(t.Context(), features.Contents{Images: []features.Image{one}, Labels: []int64{0}, Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 6, Listing: "six"}, Places: []int64{5}})
+	_, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: []features.Image{one}, Place: 5}}, Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 6, Listing: "six"}})
 	check(t, err)
 	if unfinished, err := features.CommitParts(dir, 2, features.Options{}); err != nil || !errors.Is(unfinished, features.ErrShards) {
 		t.Errorf("%v, %v", unfinished, err)

@@ -116,7 +116,7 @@ func TestContent(t *testing.T) {
 	c := features.Contents{Classes: classes}
 	for _, p := range four {
 		check(t, add(w, p))
-		c.Images, c.Labels = append(c.Images, p.image()), append(c.Labels, p.label)
+		c.Units = append(c.Units, features.Unit{Images: []features.Image{p.image()}})
 	}
 	_, err := w.Commit(t.Context(), c)
 	check(t, err)

@@ -52,7 +52,7 @@ func (s shelf) read(t *testing.T, w *features.Writer) (made int) {
 func writeShelves(t *testing.T, dir string, shelves []shelf, loose ...picture) (made int) {
 	t.Helper()
 	w := create(t, dir, header, features.Options{})
-	c := features.Contents{Units: []features.Unit{}}
+	var c features.Contents
 	for _, s := range shelves {
 		made += s.read(t, w)
 		c.Units, c.Failed = append(c.Units, features.Unit{Source: s.name}), append(c.Failed, s.failed...)

@@ -78,7 +78,6 @@ func TestFixturesGoOn(t *testing.T) {
 		images, err := s.Images()
 		check(t, err)
 		failed, err := s.Errors()
-		labels := slices.Clone(s.Labels())
 		check(t, err, s.Close()) // Windows replaces no set that is open
 		w := create(t, dir, h, features.Options{})
 		for _, img := range images {
@@ -86,7 +85,7 @@ func TestFixturesGoOn(t *testing.T) {
 				check(t, fmt.Errorf("%s: %s is not known", name, img.Path))
 			}
 		}
-		_, err = w.Commit(t.Context(), features.Contents{Images: images, Labels: labels, Classes: s.Classes, Failed: failed})
+		_, err = w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: images}}, Classes: s.Classes, Failed: failed})
 		check(t, err)
 		sameContents(t, "testdata/version3", dir)
 	}

@@ -83,7 +83,7 @@ func finish(w *features.Writer, pictures []picture, failed ...features.Failure) 
 		img.SHA256 = "" // the listing does not know it
 		listing, labels = append(listing, img), append(labels, p.label)
 	}
-	meta, err := w.Commit(context.Background(), features.Contents{Images: listing, Labels: labels, Classes: classes, Failed: failed})
+	meta, err := w.Commit(context.Background(), features.Contents{Units: []features.Unit{{Images: listing}}, Classes: classes, Failed: failed})
 	if err == nil && meta.N > len(pictures) {
 		err = fmt.Errorf("meta says %+v", meta)
 	}
@@ -394,7 +394,7 @@ func TestRowsOfTheSetThatStandsThere(t *testing.T) {
 		}
 		img := four[0].image()
 		check(t, w.Append(img, []float32{1, 2}, nil))
-		_, err := w.Commit(t.Context(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: classes})
+		_, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: []features.Image{img}}}, Classes: classes})
 		check(t, err)
 		absent(t, filepath.Join(dir, "logits.npy"))
 		if _, err := os.Stat(weight); err != nil {
@@ -470,13 +470,14 @@ func TestAppendAndCommitRefuse(t *testing.T) {
 	tests := []struct {
 		name    string
 		listing []picture
-		labels  []int64
+		classes []string
+		places  []int64
 		want    string
 	}{
-		{"no row", four[:2], []int64{0, 1}, "no row of cat/"},
-		{"row of another state", []picture{{four[0].path, 0, 2}}, []int64{0}, "as it is now"},
-		{"labels", four[:1], nil, "0 labels for 1 images"},
-		{"class", four[:1], []int64{2}, "none of the 2 classes"},
+		{"no row", four[:2], classes, nil, "no row of cat/"},
+		{"row of another state", []picture{{four[0].path, 0, 2}}, classes, nil, "as it is now"},
+		{"places", four[:1], classes, []int64{1, 2}, "2 places for 1 images"},
+		{"class", four[:1], classes[1:], nil, "none of the 1 classes"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -484,7 +485,7 @@ func TestAppendAndCommitRefuse(t *testing.T) {
 			for _, p := range test.listing {
 				listing = append(listing, p.image())
 			}
-			if _, err := w.Commit(t.Context(), features.Contents{Images: listing, Labels: test.labels, Classes: classes}); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: listing, Places: test.places}}, Classes: test.classes}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
@@ -501,7 +502,7 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	img := four[1].image()
 	img.Label = &class
 	check(t, add(w, four[1]))
-	_, err := w.Commit(t.Context(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{class}})
+	_, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: []features.Image{img}}}, Classes: []string{class}})
 	check(t, err)
 	s := open(t, dir)
 	images, err := s.Images()
@@ -638,7 +639,6 @@ func BenchmarkCommit(b *testing.B) {
 	for i := range 20_000 {
 		listing = append(listing, picture{fmt.Sprintf("cat/%d.png", i), 1, i}.image())
 	}
-	labels := slices.Repeat([]int64{1}, len(listing))
 	dir := filepath.Join(b.TempDir(), "set")
 	for b.Loop() {
 		w := create(b, dir, h, features.Options{})
@@ -647,7 +647,7 @@ func BenchmarkCommit(b *testing.B) {
 				check(b, w.Append(img, values, nil))
 			}
 		}
-		_, err := w.Commit(b.Context(), features.Contents{Images: listing, Labels: labels, Classes: classes})
+		_, err := w.Commit(b.Context(), features.Contents{Units: []features.Unit{{Images: listing}}, Classes: classes})
 		check(b, err)
 		b.StopTimer()
 		check(b, os.RemoveAll(dir))
@@ -676,7 +676,7 @@ func Example() {
 		err = w.Append(img, []float32{0.25, -1}, nil)
 	}
 	if err == nil {
-		_, err = w.Commit(context.Background(), features.Contents{Images: []features.Image{img}, Labels: []int64{0}, Classes: []string{cat}})
+		_, err = w.Commit(context.Background(), features.Contents{Units: []features.Unit{{Images: []features.Image{img}}}, Classes: []string{cat}})
 	}
 	if err != nil {
 		fmt.Println(err)

@@ -443,15 +443,12 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 	}
 	slices.SortFunc(e.result.Failed, compareFailures)
 	if e.opts.Class != "" {
-		all.Classes, e.result.Empty = []string{e.opts.Class}, nil
-		for i := range all.Items {
-			all.Items[i].Label = 0
-		}
+		e.result.Empty = nil
 	}
-	set := features.Contents{Classes: all.Classes, Failed: e.result.Failed}
+	set, unit := features.Contents{Classes: all.Classes, Class: e.opts.Class, Failed: e.result.Failed}, features.Unit{}
 	// Millions, perhaps: room for them is made once.
 	n := len(all.Items) / max(shard.Count, 1)
-	set.Images, set.Labels = make([]features.Image, 0, n+n/8), make([]int64, 0, n+n/8)
+	unit.Images = make([]features.Image, 0, n+n/8)
 	paths := sha256.New()
 	for i, item := range all.Items {
 		if shard.Count > 0 {
@@ -467,19 +464,19 @@ func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
 		if item.Label >= 0 {
 			image.Label = &all.Classes[item.Label]
 		}
-		set.Images = append(set.Images, image)
-		set.Labels = append(set.Labels, int64(item.Label))
+		unit.Images = append(unit.Images, image)
 		if shard.Count > 0 {
-			set.Places = append(set.Places, int64(i))
+			unit.Places = append(unit.Places, int64(i))
 		}
 	}
 	if shard.Count > 0 {
 		set.Part = &features.Part{Shard: shard, Images: len(all.Items), Listing: hex.EncodeToString(paths.Sum(nil))}
 	}
-	if shard.Count == 0 && lost == len(set.Images) {
+	if shard.Count == 0 && lost == len(unit.Images) {
 		first := e.result.Failed[0]
 		return nil, fmt.Errorf("no image under %s gave features (%d tried); the first: %s: %s", e.opts.Images, lost, first.Path, first.Error)
 	}
+	set.Units = []features.Unit{unit}
 	return e.finish(ctx, set)
 }
 

@@ -261,7 +261,7 @@ func (s *streaming) commit(ctx context.Context) (*ExtractResult, error) {
 		return nil, options.Errorf("Force", "it is needed to leave %d files out of which there are images in the set, and that cannot be read now (the first: %w); or run the same command again", n, s.lost[0])
 	}
 	shard, result := s.opts.Shard, &s.result
-	set := features.Contents{Class: s.opts.Class, Units: []features.Unit{}}
+	set := features.Contents{Class: s.opts.Class}
 	result.Failed, result.Skipped = nil, s.listing.Skipped
 	n := 0
 	for i := range s.listing.Units {

@@ -47,7 +47,7 @@ func write(ctx context.Context, dir string, classes []string, each int, rng *ran
 		return err
 	}
 	defer w.Close()
-	contents := features.Contents{Classes: classes}
+	var images []features.Image
 	for label, class := range classes {
 		x := rows(label, each, rng)
 		for i := range each {
@@ -57,10 +57,10 @@ func write(ctx context.Context, dir string, classes []string, each int, rng *ran
 			if err := w.Append(img, x[i*dim:(i+1)*dim], nil); err != nil {
 				return err
 			}
-			contents.Images, contents.Labels = append(contents.Images, img), append(contents.Labels, int64(label))
+			images = append(images, img)
 		}
 	}
-	_, err = w.Commit(ctx, contents)
+	_, err = w.Commit(ctx, features.Contents{Units: []features.Unit{{Images: images}}})
 	return err
 }
 

@@ -24,15 +24,15 @@ func TestTrainComparesProbes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := features.Contents{Classes: classes}
+		var images []features.Image
 		for i := range 40 {
 			img := features.Image{Path: fmt.Sprintf("%s/%d", classes[i%2], i), Label: &classes[i%2], SHA256: fmt.Sprintf("%064x", i)}
 			if err := w.Append(img, []float32{float32(4 * (i % 2)), float32(i) / 40}, nil); err != nil {
 				t.Fatal(err)
 			}
-			c.Images, c.Labels = append(c.Images, img), append(c.Labels, int64(i%2))
+			images = append(images, img)
 		}
-		if _, err := w.Commit(t.Context(), c); err != nil {
+		if _, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: images}}, Classes: classes}); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.Close(); err != nil {

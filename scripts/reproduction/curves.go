@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -93,10 +92,7 @@ func (e *experiment) choose(ctx context.Context, from, backbone, name, only stri
 		return "", 0, err
 	}
 	defer w.Close()
-	some := features.Contents{Classes: s.Classes}
-	if only != "" {
-		some.Classes = []string{only}
-	}
+	var some features.Unit
 	for i, y := range s.Labels() {
 		if !takes(y) {
 			continue
@@ -104,12 +100,9 @@ func (e *experiment) choose(ctx context.Context, from, backbone, name, only stri
 		if err := w.Append(images[i], s.Row(i), nil); err != nil {
 			return "", 0, err
 		}
-		if only != "" {
-			y = int64(slices.Index(some.Classes, s.Classes[y]))
-		}
-		some.Images, some.Labels = append(some.Images, images[i]), append(some.Labels, y)
+		some.Images = append(some.Images, images[i])
 	}
-	_, err = w.Commit(ctx, some)
+	_, err = w.Commit(ctx, features.Contents{Units: []features.Unit{some}, Classes: s.Classes, Class: only})
 	return dir, len(some.Images), err
 }
 

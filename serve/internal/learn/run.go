@@ -198,6 +198,7 @@ func (t *Task) write(ctx context.Context, dir string, images []reviewed) (err er
 		}
 	}
 	slices.Sort(c.Classes)
+	var unit features.Unit
 	for i := range images {
 		one := &images[i]
 		hash := one.hash()
@@ -208,9 +209,9 @@ func (t *Task) write(ctx context.Context, dir string, images []reviewed) (err er
 		if err := w.Append(img, one.features, nil); err != nil {
 			return err
 		}
-		c.Images = append(c.Images, img)
-		c.Labels = append(c.Labels, int64(slices.Index(c.Classes, one.class)))
+		unit.Images = append(unit.Images, img)
 	}
+	c.Units = []features.Unit{unit}
 	_, err = w.Commit(ctx, c)
 	return err
 }
