@@ -135,9 +135,16 @@ func annotate(f *pflag.Flag, key string, values ...string) {
 	f.Annotations[key] = append([]string{}, values...) // not nil
 }
 
-// done ends the sections and lets shells complete the values of flags.
+// done ends the sections.
 func (c *command) done() *command {
 	c.section("")
+	return c
+}
+
+// completing returns the command for the command line, where shells complete the values of
+// flags. What cobra notes for that, it keeps for ever: other commands, of which libraries
+// make one for each call, are without.
+func (c *command) completing() *cobra.Command {
 	c.VisitAll(func(f *pflag.Flag) {
 		name, _ := pflag.UnquoteUsage(f)
 		words := f.Annotations[offered]
@@ -154,7 +161,7 @@ func (c *command) done() *command {
 			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
 		}
 	})
-	return c
+	return c.cmd
 }
 
 // noArgs refuses arguments that are not flags.
@@ -220,7 +227,7 @@ func newRoot() *cobra.Command {
 		usual(cmd, args)
 	})
 	for _, name := range order() {
-		root.AddCommand(commands[name].make().cmd)
+		root.AddCommand(commands[name].make().completing())
 	}
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Hidden: true,

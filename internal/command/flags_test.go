@@ -2,9 +2,11 @@ package command
 
 import (
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"weak"
 
 	"github.com/spf13/pflag"
 )
@@ -53,6 +55,17 @@ func TestBadValues(t *testing.T) {
 		_, stderr := call(t, usage, append(slices.Clone(args), rest...)...)
 		if !strings.Contains(stderr, args[1]) || internals.MatchString(stderr) {
 			t.Errorf("%s says %q", strings.Join(args, " "), stderr)
+		}
+	}
+}
+
+// TestUnusedCommandsGo: what a library makes for a call does not stay in memory.
+func TestUnusedCommandsGo(t *testing.T) {
+	for _, name := range order() {
+		made := weak.Make(commands[name].make().FlagSet)
+		runtime.GC()
+		if made.Value() != nil {
+			t.Errorf("%s stays in memory", name)
 		}
 	}
 }

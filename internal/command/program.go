@@ -56,7 +56,7 @@ type Streams struct {
 func Main(name ...string) {
 	cmd := newRoot()
 	if len(name) > 0 {
-		cmd = commands[name[0]].make().cmd
+		cmd = commands[name[0]].make().completing()
 	}
 	exit(func(ctx context.Context, s Streams) int { return run(ctx, cmd, os.Args[1:], s) })
 }
