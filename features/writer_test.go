@@ -68,10 +68,7 @@ func create(t testing.TB, dir string, h features.Header, o features.Options) *fe
 
 // finish appends what is missing, as an extractor does, and commits.
 func finish(w *features.Writer, pictures []picture, failed ...features.Failure) error {
-	var (
-		listing []features.Image
-		labels  []int64
-	)
+	var listing []features.Image
 	for _, p := range pictures {
 		lost := slices.ContainsFunc(failed, func(f features.Failure) bool { return f.Path == p.path })
 		if !p.known(w) && !lost {
@@ -81,7 +78,7 @@ func finish(w *features.Writer, pictures []picture, failed ...features.Failure) 
 		}
 		img := p.image()
 		img.SHA256 = "" // the listing does not know it
-		listing, labels = append(listing, img), append(labels, p.label)
+		listing = append(listing, img)
 	}
 	meta, err := w.Commit(context.Background(), features.Contents{Units: []features.Unit{{Images: listing}}, Classes: classes, Failed: failed})
 	if err == nil && meta.N > len(pictures) {
