@@ -59,29 +59,15 @@ func (t tally) count(v *Verdict) {
 	}
 }
 
-// addTally adds what was counted to the table. The head is locked.
-func (d *db) addTally(ctx context.Context, tx *sql.Tx, t tally) error {
-	const upsert = ` ON CONFLICT (hour, source, class, detector, ood, bin) DO UPDATE SET n = counts.n + excluded.n, sum = counts.sum + excluded.sum`
-	if !d.postgres {
-		for k, v := range t {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO counts VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`+upsert, k.hour, k.source, k.class, k.detector, k.ood, k.bin, v.n, v.sum); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	var hours, bins, ns []int64
-	var sources, classes, detectors []string
-	var oods []bool
-	var sums []float64
+// rows are those of the table that add what was counted, by addCounts.
+func (t tally) rows() (rows [][]any) {
 	for k, v := range t {
-		hours, bins, ns, sums = append(hours, k.hour), append(bins, k.bin), append(ns, v.n), append(sums, v.sum)
-		sources, classes, detectors, oods = append(sources, k.source), append(classes, k.class), append(detectors, k.detector), append(oods, k.ood)
+		rows = append(rows, []any{k.hour, k.source, k.class, k.detector, k.ood, k.bin, v.n, v.sum})
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO counts SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::float8[])`+upsert,
-		hours, sources, classes, detectors, oods, bins, ns, sums)
-	return err
+	return rows
 }
+
+const addCounts = ` ON CONFLICT (hour, source, class, detector, ood, bin) DO UPDATE SET n = counts.n + excluded.n, sum = counts.sum + excluded.sum`
 
 // counted returns the part of a statement that gives the rows span, source, class, ood,
 // bin, n and sum of a query: whole hours from the table where it can answer, and the rest

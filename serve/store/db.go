@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -93,113 +96,85 @@ func (d *db) Add(ctx context.Context, verdicts []Verdict) error {
 		if err != nil {
 			return err
 		}
-		insert := insertSQLite
-		if d.postgres {
-			insert = insertPostgres
+		stored, err := d.has(ctx, tx, slices.Collect(maps.Keys(seen)))
+		if err != nil {
+			return err
 		}
+		var hasher lineHash
+		var lines, features [][]any
 		t := tally{}
-		end, last, err := insert(ctx, tx, rows, seq, last, t)
-		if err != nil || end == seq {
+		for i := range rows {
+			v := &rows[i]
+			if stored[v.ID] {
+				continue
+			}
+			seq++
+			last = hasher.ofVerdict(last, seq, v)
+			t.count(v)
+			lines = append(lines, []any{seq, v.ID, v.Time.UnixMicro(), v.Source, v.Name, v.Image, v.Detector, v.Model, v.Class,
+				number(v.Confidence), number(v.Score), number(v.PValue), number(v.Threshold), v.OOD, slices.Clone(last[:])})
+			if v.Features != nil {
+				features = append(features, []any{seq, featureBytes(v.Features)})
+			}
+		}
+		if len(lines) == 0 {
+			return nil
+		}
+		if err := d.insert(ctx, tx, `verdicts (`+columns+`, hash)`, lines, ``); err != nil {
 			return err
 		}
-		if err := d.addTally(ctx, tx, t); err != nil {
+		if err := d.insert(ctx, tx, `features (seq, data)`, features, ``); err != nil {
 			return err
 		}
-		return setHead(ctx, tx, end, last)
+		if err := d.insert(ctx, tx, `counts`, t.rows(), addCounts); err != nil {
+			return err
+		}
+		return setHead(ctx, tx, seq, last)
 	})
 }
 
 const columns = `seq, id, time, source, name, image, detector, model, class, confidence, score, p_value, threshold, ood`
 
-// insertSQLite inserts verdicts behind line seq, counts them and returns the last line.
-func insertSQLite(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, last hash, t tally) (int64, hash, error) {
-	line, err := tx.PrepareContext(ctx, `INSERT INTO verdicts (`+columns+`, hash)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT (id) DO NOTHING`)
-	if err != nil {
-		return 0, last, err
-	}
-	defer line.Close()
-	var lines lineHash
-	for i := range rows {
-		v := &rows[i]
-		sum := lines.ofVerdict(last, seq+1, v)
-		result, err := line.ExecContext(ctx, seq+1, v.ID, v.Time.UnixMicro(), v.Source, v.Name, v.Image, v.Detector, v.Model, v.Class,
-			number(v.Confidence), number(v.Score), number(v.PValue), number(v.Threshold), v.OOD, sum[:])
-		if err != nil {
-			return 0, last, err
-		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			if err != nil {
-				return 0, last, err
-			}
-			continue // stored before
-		}
-		seq, last = seq+1, sum
-		t.count(v)
-		if v.Features != nil {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO features (seq, data) VALUES ($1, $2)`, seq, featureBytes(v.Features)); err != nil {
-				return 0, last, err
-			}
-		}
-	}
-	return seq, last, nil
+// postgresTypes are the types of columns by those of their values.
+var postgresTypes = map[reflect.Type]string{
+	reflect.TypeFor[int64](): "bigint", reflect.TypeFor[string](): "text", reflect.TypeFor[bool](): "bool",
+	reflect.TypeFor[float64](): "float8", reflect.TypeFor[*float64](): "float8", reflect.TypeFor[[]byte](): "bytea",
 }
 
-// insertPostgres does the same with one statement for all rows, as each costs the
-// time to the server and back.
-func insertPostgres(ctx context.Context, tx *sql.Tx, rows []Verdict, seq int64, last hash, t tally) (int64, hash, error) {
-	ids := make([]string, len(rows))
-	for i, v := range rows {
-		ids[i] = v.ID
+// insert inserts rows, whose values have the same types in each. With PostgreSQL it takes
+// one statement, as each costs the time to the server and back.
+func (d *db) insert(ctx context.Context, tx *sql.Tx, into string, rows [][]any, conflict string) error {
+	if len(rows) == 0 {
+		return nil
 	}
-	stored := map[string]bool{}
-	if err := query(ctx, tx, func(row *sql.Rows) error {
-		var id string
-		err := row.Scan(&id)
-		stored[id] = true
+	places := make([]string, len(rows[0]))
+	if d.postgres {
+		columns := make([]any, len(places))
+		for c, value := range rows[0] {
+			kind := reflect.TypeOf(value)
+			column := reflect.MakeSlice(reflect.SliceOf(kind), 0, len(rows))
+			for _, row := range rows {
+				column = reflect.Append(column, reflect.ValueOf(row[c]))
+			}
+			columns[c], places[c] = column.Interface(), fmt.Sprintf("$%d::%s[]", c+1, postgresTypes[kind])
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO `+into+` SELECT * FROM unnest(`+strings.Join(places, ", ")+`)`+conflict, columns...)
 		return err
-	}, `SELECT id FROM verdicts WHERE id = ANY($1)`, ids); err != nil {
-		return 0, last, err
 	}
-	var (
-		lines                    lineHash
-		seqs, times, featureSeqs []int64
-		text                     [7][]string
-		floats                   [4][]*float64
-		oods                     []bool
-		sums, features           [][]byte
-	)
-	for i := range rows {
-		v := &rows[i]
-		if stored[v.ID] {
-			continue
-		}
-		seq++
-		last = lines.ofVerdict(last, seq, v)
-		t.count(v)
-		seqs, times, oods = append(seqs, seq), append(times, v.Time.UnixMicro()), append(oods, v.OOD)
-		for c, s := range []string{v.ID, v.Source, v.Name, v.Image, v.Detector, v.Model, v.Class} {
-			text[c] = append(text[c], s)
-		}
-		for c, f := range []float64{v.Confidence, v.Score, v.PValue, v.Threshold} {
-			floats[c] = append(floats[c], number(f))
-		}
-		sums = append(sums, append([]byte{}, last[:]...))
-		if v.Features != nil {
-			featureSeqs, features = append(featureSeqs, seq), append(features, featureBytes(v.Features))
+	for c := range places {
+		places[c] = fmt.Sprintf("$%d", c+1)
+	}
+	line, err := tx.PrepareContext(ctx, `INSERT INTO `+into+` VALUES (`+strings.Join(places, ", ")+`)`+conflict)
+	if err != nil {
+		return err
+	}
+	defer line.Close()
+	for _, row := range rows {
+		if _, err := line.ExecContext(ctx, row...); err != nil {
+			return err
 		}
 	}
-	if len(seqs) == 0 {
-		return seq, last, nil
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO verdicts (`+columns+`, hash) SELECT * FROM unnest(
-		$1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-		$10::float8[], $11::float8[], $12::float8[], $13::float8[], $14::bool[], $15::bytea[])`,
-		seqs, text[0], times, text[1], text[2], text[3], text[4], text[5], text[6], floats[0], floats[1], floats[2], floats[3], oods, sums)
-	if err == nil && features != nil {
-		_, err = tx.ExecContext(ctx, `INSERT INTO features (seq, data) SELECT * FROM unnest($1::bigint[], $2::bytea[])`, featureSeqs, features)
-	}
-	return seq, last, err
+	return nil
 }
 
 // number is a float64 for a database; NaN, which SQLite does not know, is NULL.
@@ -235,10 +210,7 @@ func (t instant) Scan(value any) error {
 }
 
 func featureBytes(values []float32) []byte {
-	data := make([]byte, 0, 4*len(values))
-	for _, v := range values {
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
-	}
+	data, _ := binary.Append(nil, binary.LittleEndian, values) // never fails for numbers
 	return data
 }
 
@@ -275,7 +247,7 @@ func (d *db) Review(ctx context.Context, reviews []Review) error {
 			seq++
 			last = lines.ofReview(last, seq, &r)
 			if _, err := tx.ExecContext(ctx, `INSERT INTO reviews (seq, id, time, reviewer, decision, class, hash) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-				seq, r.ID, r.Time.UnixMicro(), r.By, string(r.Decision), r.Class, append([]byte{}, last[:]...)); err != nil {
+				seq, r.ID, r.Time.UnixMicro(), r.By, string(r.Decision), r.Class, slices.Clone(last[:])); err != nil {
 				return err
 			}
 		}
@@ -283,10 +255,14 @@ func (d *db) Review(ctx context.Context, reviews []Review) error {
 	})
 }
 
-// query calls each for every row that a statement gives.
-func query(ctx context.Context, in interface {
+// queried is a database, or a transaction.
+type queried interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}, each func(*sql.Rows) error, statement string, args ...any) (err error) {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// query calls each for every row that a statement gives.
+func query(ctx context.Context, in queried, each func(*sql.Rows) error, statement string, args ...any) (err error) {
 	rows, err := in.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return err
@@ -311,20 +287,37 @@ func (d *db) Get(ctx context.Context, id string) (Record, error) {
 	return found[0], nil
 }
 
-func (d *db) Has(ctx context.Context, ids []string) (map[string]bool, error) {
-	found := make(map[string]bool, len(ids))
-	for some := range slices.Chunk(ids, maxArguments) {
-		var args arguments
-		if err := query(ctx, d.read, func(row *sql.Rows) error {
-			var id string
-			err := row.Scan(&id)
-			found[id] = true
-			return err
-		}, `SELECT id FROM verdicts WHERE id IN (`+args.list(some)+`)`, args...); err != nil {
-			return nil, err
-		}
+// among returns the condition that a column has one of some texts, which are the only
+// argument.
+func (d *db) among(texts []string) (condition string, argument any, err error) {
+	all := make([]string, len(texts))
+	for i, text := range texts {
+		all[i] = plain(text)
 	}
-	return found, nil
+	if d.postgres {
+		return ` = ANY($1)`, all, nil
+	}
+	list, err := json.Marshal(all)
+	return ` IN (SELECT value FROM json_each($1))`, string(list), err
+}
+
+func (d *db) Has(ctx context.Context, ids []string) (map[string]bool, error) {
+	return d.has(ctx, d.read, ids)
+}
+
+func (d *db) has(ctx context.Context, in queried, ids []string) (map[string]bool, error) {
+	among, argument, err := d.among(ids)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]bool, len(ids))
+	err = query(ctx, in, func(row *sql.Rows) error {
+		var id string
+		err := row.Scan(&id)
+		found[id] = true
+		return err
+	}, `SELECT id FROM verdicts WHERE id`+among, argument)
+	return found, err
 }
 
 func (d *db) List(ctx context.Context, q Query) ([]Record, error) { return d.list(ctx, q, "") }
@@ -378,18 +371,6 @@ type arguments []any
 func (a *arguments) add(value any) string {
 	*a = append(*a, value)
 	return fmt.Sprintf("$%d", len(*a))
-}
-
-// maxArguments is how many one statement may have, and some more.
-const maxArguments = 500
-
-// list adds texts and returns their places, for IN.
-func (a *arguments) list(texts []string) string {
-	places := make([]string, len(texts))
-	for i, text := range texts {
-		places[i] = a.add(plain(text))
-	}
-	return strings.Join(places, ", ")
 }
 
 // from returns the part of a statement that says which verdicts v a query means; if
@@ -464,29 +445,26 @@ func (d *db) Reviews(ctx context.Context, id string) ([]Review, error) {
 }
 
 func (d *db) Features(ctx context.Context, ids []string) (map[string][]float32, error) {
-	features := make(map[string][]float32, len(ids))
-	for some := range slices.Chunk(ids, maxArguments) {
-		var args arguments
-		if err := query(ctx, d.read, func(row *sql.Rows) error {
-			var id string
-			var data []byte
-			if err := row.Scan(&id, &data); err != nil {
-				return err
-			}
-			if len(data)%4 != 0 {
-				return fmt.Errorf("the features of verdict %s have %d bytes", id, len(data))
-			}
-			values := make([]float32, len(data)/4)
-			for i := range values {
-				values[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
-			}
-			features[id] = values
-			return nil
-		}, `SELECT v.id, f.data FROM verdicts v JOIN features f ON f.seq = v.seq WHERE v.id IN (`+args.list(some)+`)`, args...); err != nil {
-			return nil, err
-		}
+	among, argument, err := d.among(ids)
+	if err != nil {
+		return nil, err
 	}
-	return features, nil
+	features := make(map[string][]float32, len(ids))
+	err = query(ctx, d.read, func(row *sql.Rows) error {
+		var id string
+		var data []byte
+		if err := row.Scan(&id, &data); err != nil {
+			return err
+		}
+		if len(data)%4 != 0 {
+			return fmt.Errorf("the features of verdict %s have %d bytes", id, len(data))
+		}
+		values := make([]float32, len(data)/4)
+		_, err := binary.Decode(data, binary.LittleEndian, values)
+		features[id] = values
+		return err
+	}, `SELECT v.id, f.data FROM verdicts v JOIN features f ON f.seq = v.seq WHERE v.id`+among, argument)
+	return features, err
 }
 
 func (d *db) DropFeatures(ctx context.Context, before time.Time) (n int, err error) {

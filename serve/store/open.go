@@ -237,9 +237,7 @@ func (d *db) words(statements string) string {
 }
 
 // version returns the version of the tables, 0 where there are none.
-func (d *db) version(ctx context.Context, in interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}) (int, error) {
+func (d *db) version(ctx context.Context, in queried) (int, error) {
 	var version int
 	err := in.QueryRowContext(ctx, `SELECT version FROM mlrbfn_store`).Scan(&version)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,31 +78,19 @@ func (q *Queue) Close(ctx context.Context) error {
 	return q.stats.Down
 }
 
+// usual sets a value that is not set, and refuses a negative one.
+func usual[T int | time.Duration](value *T, name string, usual T) error {
+	if *value = cmp.Or(*value, usual); *value < 0 {
+		return options.Errorf(name, "%v is negative", *value)
+	}
+	return nil
+}
+
 // NewQueue returns a queue before a store. Close ends it.
 func NewQueue(s Store, opts QueueOptions) (*Queue, error) {
-	for _, o := range []struct {
-		name  string
-		value *int
-		usual int
-	}{{"Size", &opts.Size, 4096}, {"Batch", &opts.Batch, 512}} {
-		if *o.value < 0 {
-			return nil, options.Errorf(o.name, "%d is negative", *o.value)
-		}
-		if *o.value == 0 {
-			*o.value = o.usual
-		}
-	}
-	for _, o := range []struct {
-		name  string
-		value *time.Duration
-		usual time.Duration
-	}{{"Wait", &opts.Wait, 2 * time.Second}, {"Timeout", &opts.Timeout, 10 * time.Second}, {"Retry", &opts.Retry, time.Second}} {
-		if *o.value < 0 {
-			return nil, options.Errorf(o.name, "%v is negative", *o.value)
-		}
-		if *o.value == 0 {
-			*o.value = o.usual
-		}
+	if err := errors.Join(usual(&opts.Size, "Size", 4096), usual(&opts.Batch, "Batch", 512), usual(&opts.Wait, "Wait", 2*time.Second),
+		usual(&opts.Timeout, "Timeout", 10*time.Second), usual(&opts.Retry, "Retry", time.Second)); err != nil {
+		return nil, err
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	"slices"
 )
 
 // line is a line of the audit trail as it lies in the database.
@@ -97,33 +99,23 @@ func (l *lineHash) of(previous hash, at *line) hash {
 
 // lines returns the lines from one number to another, ascending.
 func (d *db) lines(ctx context.Context, from, until int64) ([]line, error) {
-	var verdicts, reviews []line
+	var all []line
 	if err := query(ctx, d.read, func(row *sql.Rows) error {
 		l := line{verdict: &Verdict{}}
 		err := row.Scan(append(fieldsOf(&l.seq, l.verdict), &l.hash)...)
-		verdicts = append(verdicts, l)
+		all = append(all, l)
 		return err
-	}, `SELECT `+columns+`, hash FROM verdicts WHERE seq >= $1 AND seq <= $2 ORDER BY seq`, from, until); err != nil {
+	}, `SELECT `+columns+`, hash FROM verdicts WHERE seq >= $1 AND seq <= $2`, from, until); err != nil {
 		return nil, err
 	}
 	if err := query(ctx, d.read, func(row *sql.Rows) error {
 		l := line{review: &Review{}}
 		err := row.Scan(&l.seq, &l.review.ID, instant{&l.review.Time}, &l.review.By, &l.review.Decision, &l.review.Class, &l.hash)
-		reviews = append(reviews, l)
+		all = append(all, l)
 		return err
-	}, `SELECT seq, id, time, reviewer, decision, class, hash FROM reviews WHERE seq >= $1 AND seq <= $2 ORDER BY seq`, from, until); err != nil {
+	}, `SELECT seq, id, time, reviewer, decision, class, hash FROM reviews WHERE seq >= $1 AND seq <= $2`, from, until); err != nil {
 		return nil, err
 	}
-	if len(reviews) == 0 {
-		return verdicts, nil
-	}
-	all := make([]line, 0, len(verdicts)+len(reviews))
-	for len(verdicts) > 0 || len(reviews) > 0 {
-		if len(reviews) == 0 || len(verdicts) > 0 && verdicts[0].seq <= reviews[0].seq {
-			all, verdicts = append(all, verdicts[0]), verdicts[1:]
-		} else {
-			all, reviews = append(all, reviews[0]), reviews[1:]
-		}
-	}
+	slices.SortStableFunc(all, func(a, b line) int { return cmp.Compare(a.seq, b.seq) })
 	return all, nil
 }
