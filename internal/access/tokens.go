@@ -6,71 +6,68 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
-// recheck is how long a file is trusted to be what it was.
-const recheck = time.Second
-
 // Tokens are the tokens of a file, one a line, any of which lets a request in. While a
 // token is replaced the file has both. Lines that are empty or begin with # are none.
-type Tokens struct {
-	file    string
-	log     *slog.Logger
-	mu      sync.Mutex
-	checked time.Time
-	stamp   string
-	hashes  [][sha256.Size]byte
-}
+type Tokens struct{ reread[[][sha256.Size]byte] }
 
 const (
-	minToken      = 16      // characters
-	maxTokensFile = 1 << 20 // bytes
+	minToken  = 16      // characters
+	maxSecret = 1 << 20 // bytes of a file
 )
 
 // OpenTokens reads a file of tokens.
 func OpenTokens(file string, log *slog.Logger) (*Tokens, error) {
-	t := &Tokens{file: file, log: log, checked: time.Now()}
-	t.stamp = stampOf(file)
-	var err error
-	if t.hashes, err = readTokens(file); err != nil {
-		return nil, err
+	t := &Tokens{reread[[][sha256.Size]byte]{files: []string{file}}}
+	t.read = func() ([][sha256.Size]byte, error) {
+		return Secrets(file, "token", func(line string) (hash [sha256.Size]byte, err error) {
+			if len(line) < minToken || strings.ContainsAny(line, " \t") {
+				return hash, fmt.Errorf("it is no token, which has at least %d characters and no space", minToken)
+			}
+			return sha256.Sum256([]byte(line)), nil
+		})
 	}
-	return t, nil
+	t.changed = func(err error) {
+		if err != nil {
+			t.now = nil
+			log.Error("the tokens cannot be read: no request is let in", "error", err)
+		} else {
+			log.Info("the tokens were read again", "tokens", len(t.now))
+		}
+	}
+	return t, t.open()
 }
 
-func readTokens(file string) (hashes [][sha256.Size]byte, err error) {
-	f, err := disk.Open(file, maxTokensFile)
+// Secrets returns what parse makes of the lines of a file, but for those that are empty or
+// begin with #. A file that has none is an error, and so is a line that parse refuses;
+// what says what they are.
+func Secrets[T any](file, what string, parse func(line string) (T, error)) (all []T, err error) {
+	text, err := disk.ReadFile(file, maxSecret)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return nil, err
-	}
-	for i, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == "" || strings.HasPrefix(line, "#"):
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
-		case len(line) < minToken || strings.ContainsAny(line, " \t"):
-			return nil, fmt.Errorf("%s: line %d is no token: it must have at least %d characters and no space", file, i+1, minToken)
 		}
-		hashes = append(hashes, sha256.Sum256([]byte(line)))
+		one, err := parse(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", file, number, err)
+		}
+		all = append(all, one)
 	}
-	if len(hashes) == 0 {
-		return nil, fmt.Errorf("%s has no token", file)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no %s", file, what)
 	}
-	return hashes, nil
+	return all, nil
 }
 
 // Allow tells whether a request has one of the tokens: Authorization: Bearer TOKEN.
@@ -80,42 +77,8 @@ func (t *Tokens) Allow(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	found := 0
-	for _, hash := range t.now() {
+	for _, hash := range t.get() {
 		found |= subtle.ConstantTimeCompare(got[:], hash[:])
 	}
 	return found == 1 && strings.EqualFold(scheme, "bearer")
-}
-
-// now returns the hashes of the tokens that the file has.
-func (t *Tokens) now() [][sha256.Size]byte {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if time.Since(t.checked) < recheck {
-		return t.hashes
-	}
-	t.checked = time.Now()
-	if stamp := stampOf(t.file); stamp != t.stamp {
-		t.stamp = stamp
-		var err error
-		if t.hashes, err = readTokens(t.file); err != nil {
-			t.log.Error("the tokens cannot be read: no request is let in", "error", err)
-		} else {
-			t.log.Info("the tokens were read again", "tokens", len(t.hashes))
-		}
-	}
-	return t.hashes
-}
-
-// stampOf tells a file from what it was before.
-func stampOf(files ...string) string {
-	stamp := ""
-	for _, file := range files {
-		info, err := os.Stat(file)
-		if err != nil {
-			stamp += "absent;"
-			continue
-		}
-		stamp += fmt.Sprint(info.Size(), info.ModTime().UnixNano(), ";")
-	}
-	return stamp
 }

@@ -121,6 +121,18 @@ func ReadFile(path string, limit int64) (data []byte, err error) {
 	return data, err
 }
 
+// Stamp tells files from what they were before, by their sizes and times; "" where there
+// is none of them.
+func Stamp(paths ...string) string {
+	stamp := ""
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil {
+			stamp += fmt.Sprint(info.Size(), info.ModTime().UnixNano(), ";")
+		}
+	}
+	return stamp
+}
+
 // SHA256 returns the hash, in hexadecimal, of a regular file of up to limit bytes.
 func SHA256(path string, limit int64) (string, error) {
 	f, err := Open(path, limit)

@@ -541,16 +541,9 @@ type origin struct{ stamp, hash string }
 
 // originOf returns its hash, computed again when the file changes.
 func (l *Learner) originOf(name string) (string, error) {
-	file := l.opts.Detectors.File(name)
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		file = filepath.Join(file, detector.BundleFile)
-	}
-	info, err := os.Stat(file)
-	if err != nil {
-		return "", err
-	}
-	stamp := fmt.Sprint(info.Size(), info.ModTime().UnixNano())
-	if known := l.origins[name]; known.stamp == stamp {
+	file := pool.FileOf(l.opts.Detectors.File(name))
+	stamp := disk.Stamp(file)
+	if known := l.origins[name]; stamp != "" && known.stamp == stamp {
 		return known.hash, nil
 	}
 	hash, err := disk.SHA256(file, disk.Tensors)

@@ -244,26 +244,19 @@ func (s *Set) replace(ctx context.Context, p *place) error {
 	return nil
 }
 
-// file is the file of the detector, which may be in a folder.
-func (p *place) file() string {
-	named := cmp.Or(p.other, p.File)
-	if info, err := os.Stat(named); err == nil && info.IsDir() {
-		return filepath.Join(named, detector.BundleFile)
+// FileOf is the file of a detector, which may be in a folder of that name.
+func FileOf(name string) string {
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		return filepath.Join(name, detector.BundleFile)
 	}
-	return named
+	return name
 }
+
+func (p *place) file() string { return FileOf(cmp.Or(p.other, p.File)) }
 
 // stampNow tells the file, with its signature, from what it was before; "" where there
 // is none.
-func (p *place) stampNow() string {
-	stamp := ""
-	for _, file := range []string{p.file(), p.file() + ".minisig"} {
-		if info, err := os.Stat(file); err == nil {
-			stamp += fmt.Sprint(info.Size(), info.ModTime().UnixNano(), ";")
-		}
-	}
-	return stamp
-}
+func (p *place) stampNow() string { return disk.Stamp(p.file(), p.file()+".minisig") }
 
 // load loads and tests a detector.
 func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {

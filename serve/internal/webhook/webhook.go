@@ -40,6 +40,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -49,7 +50,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -309,46 +310,28 @@ func (w *Webhook) sendAlarms(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	now := map[string]Alarm{}
+	fresh := map[string]alarm{}
 	for _, a := range raised {
-		now[a.Key] = a
-	}
-	same := true
-	for key, a := range w.seen.Alarms {
-		if _, still := now[key]; !still && a.Sent {
-			same = false
+		id := store.NewID()
+		body, err := event(id, "mlrbfn.drift", a.Source, "", time.Now(), a.Data)
+		if err != nil {
+			return false, err
 		}
+		fresh[a.Key] = alarm{ID: id, Event: body}
 	}
-	for key := range now {
-		if _, known := w.seen.Alarms[key]; !known {
-			same = false
+	// Those that are known stay while they are raised or to be sent. The ids of others are
+	// in the store before they are sent, so that they stay, too.
+	merge := func(known map[string]alarm) map[string]alarm {
+		all := maps.Clone(fresh)
+		for key, a := range known {
+			if _, still := fresh[key]; still || !a.Sent {
+				all[key] = a
+			}
 		}
+		return all
 	}
-	if !same {
-		// Their ids are in the store before they are sent, so that they stay.
-		events := map[string]alarm{}
-		for key, a := range now {
-			id := store.NewID()
-			body, err := event(id, "mlrbfn.drift", a.Source, "", time.Now(), a.Data)
-			if err != nil {
-				return false, err
-			}
-			events[key] = alarm{ID: id, Event: body}
-		}
-		if err := w.note(ctx, func(s *state) {
-			alarms := map[string]alarm{}
-			for key, a := range s.Alarms {
-				if _, still := now[key]; still || !a.Sent {
-					alarms[key] = a
-				}
-			}
-			for key, a := range events {
-				if _, known := alarms[key]; !known {
-					alarms[key] = a
-				}
-			}
-			s.Alarms = alarms
-		}); err != nil {
+	if !maps.EqualFunc(merge(w.seen.Alarms), w.seen.Alarms, func(a, b alarm) bool { return a.ID == b.ID }) {
+		if err := w.note(ctx, func(s *state) { s.Alarms = merge(s.Alarms) }); err != nil {
 			return false, err
 		}
 	}
@@ -486,28 +469,16 @@ func Signature(secret []byte, id, timestamp string, body []byte) string {
 
 // secrets reads the secrets of a file, so that they may be replaced while the service runs.
 func secrets(file string) (keys [][]byte, err error) {
-	text, err := disk.ReadFile(file, 1<<20)
-	if err != nil {
-		return nil, err
-	}
-	for i, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		key := []byte(line)
+	return access.Secrets(file, "secret", func(line string) (key []byte, err error) {
+		key = []byte(line)
 		if coded, ok := strings.CutPrefix(line, "whsec_"); ok {
 			if key, err = base64.StdEncoding.DecodeString(coded); err != nil {
-				return nil, fmt.Errorf("%s: line %d: after whsec_ comes base64", file, i+1)
+				return nil, errors.New("after whsec_ comes base64")
 			}
 		}
 		if len(key) < 16 {
-			return nil, fmt.Errorf("%s: line %d: a secret has at least 16 characters", file, i+1)
+			return nil, errors.New("a secret has at least 16 characters")
 		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no secret", file)
-	}
-	return keys, nil
+		return key, nil
+	})
 }
