@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -357,6 +358,25 @@ type sourceDrift struct {
 	Waiting  int       `json:"waiting"` // images that are not seen yet
 	All      *driftOf  `json:"all"`     // null before the first update
 	Classes  []driftOf `json:"classes"` // those with images
+}
+
+// Evidence is how much there is of what raises an alarm, for people.
+func (s sourceDrift) Evidence() string {
+	return fmt.Sprintf("%.0f%%", 100*max(0, min(1, s.All.LogWealth/s.All.Threshold)))
+}
+
+// Raised names what alarms are raised of; "" for none.
+func (s sourceDrift) Raised() string {
+	var raised []string
+	if s.All != nil && s.All.Alarm {
+		raised = append(raised, "all images")
+	}
+	for _, class := range s.Classes {
+		if class.Alarm {
+			raised = append(raised, class.Class)
+		}
+	}
+	return strings.Join(raised, ", ")
 }
 
 // list returns the states of all sources.

@@ -9,10 +9,10 @@ import (
 	"html/template"
 	"iter"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -64,7 +64,6 @@ func (p *pageRequests) routes() []route {
 type span struct {
 	Name, Label string
 	Long, Step  time.Duration
-	Here        bool
 }
 
 var spans = []span{
@@ -85,52 +84,35 @@ func spanOf(r *http.Request) span {
 
 // came is what the page shows of the images that came.
 type came struct {
-	Span      span
-	Spans     []span
-	Note      string // why nothing is known
-	Stored    bool
-	Lead      string
-	Classes   *pageTable
-	PValues   *bars
-	Shares    *bars    // of flagged images, over time
-	Means     *bars    // of p-values
-	Shifts    []figure // classes over time
-	Evidence  []figure // of drift over time, by source
-	Drift     *pageTable
-	Alarms    []string // of drift, and what else a person must know
-	DriftNote string
-	Flagged   []flaggedItem
+	Span     span
+	Spans    []span
+	Note     string // why nothing is known
+	Lead     string
+	Classes  []sum  // the first are all images
+	Counts   []bars // p-values, and over time flagged images and p-values
+	Shifts   []bars // classes over time
+	Evidence []bars // of drift over time, by source
+	Drift    []sourceDrift
+	Blind    []string // detectors that flag nothing
+	Percent  float64  // chance of an alarm without cause
+	Flagged  []record
+	Token    bool // one is needed
 }
 
-// pageTable, pageRow and pageCell are what the template "table" of the report reads.
-type (
-	pageTable struct {
-		Caption, Head string
-		Groups        []struct {
-			Label string
-			Span  int
-		}
-		Columns []string
-		Rows    []pageRow
-	}
-	pageRow struct {
-		Head  string
-		Cells []pageCell
-	}
-	pageCell struct {
-		Mean, Sort, Std, Interval string
-		Best, Wrong               bool
-	}
-)
-
-// figure is a chart with its name.
-type figure struct {
-	Name  string
-	Chart *bars
+// sum sums the verdicts of a class, or of a step of time.
+type sum struct {
+	Name    string
+	N, OOD  int
+	p       float64 // sum of the p-values
+	classes map[string]int
 }
+
+// Share is that of flagged images.
+func (s sum) Share() string { return percent(s.OOD, s.N) }
 
 // bars is a chart of bars, 400 by 100.
 type bars struct {
+	Name string
 	Text string // says it in words
 	Bars []bar
 	Line float64 // height of a line across; negative for none
@@ -140,12 +122,6 @@ type bar struct {
 	X, Y, Width, Height float64
 	Low, High           float64 // of an interval, from the top; both 0 for none
 	Text                string
-}
-
-// flaggedItem is a flagged image.
-type flaggedItem struct {
-	ID, Name, Class, P, When, Source, Said, Image string
-	Kept, Direct                                  bool
 }
 
 // show answers GET /. Without a token it shows all that can be seen without JavaScript.
@@ -173,19 +149,15 @@ func rendered(name string, data any) (any, error) {
 
 // came gathers what came in.
 func (p *pageRequests) came(ctx context.Context, r *http.Request) *came {
-	c := &came{Span: spanOf(r), Spans: slices.Clone(spans), Stored: p.store != nil}
-	for i := range c.Spans {
-		c.Spans[i].Here = c.Spans[i].Name == c.Span.Name
-	}
+	c := &came{Span: spanOf(r), Spans: spans, Drift: p.watch.list(), Percent: 100 * p.alpha, Token: p.token}
 	now := time.Now()
 	from := now.Add(-c.Span.Long)
-	c.drift(p.watch.list(), p.alpha)
 	var hashes []string
 	for _, name := range p.detectors.Names() {
 		d := p.detectors.Use(name)
 		hashes = append(hashes, d.SHA256)
 		if d.FlagsNothing() {
-			c.Alarms = append(c.Alarms, fmt.Sprintf("The detector %s flags nothing: it had too few calibration images for a threshold.", name))
+			c.Blind = append(c.Blind, name)
 		}
 		d.Release()
 	}
@@ -201,7 +173,7 @@ func (p *pageRequests) came(ctx context.Context, r *http.Request) *came {
 		var list []store.Record
 		if list, err = p.store.List(ctx, store.Query{OOD: &yes, Limit: mostFlagged}); err == nil {
 			for _, v := range list {
-				c.Flagged = append(c.Flagged, p.flagged(v))
+				c.Flagged = append(c.Flagged, p.memory.record(v))
 			}
 			return c
 		}
@@ -214,74 +186,49 @@ func (p *pageRequests) came(ctx context.Context, r *http.Request) *came {
 // mostFlagged is how many flagged images the page shows; its script knows it, too.
 const mostFlagged = 60
 
-func (p *pageRequests) flagged(v store.Record) flaggedItem {
-	said := ""
-	if v.Review != nil {
-		if said = string(v.Review.Decision); v.Review.Class != "" {
-			said = "it is " + v.Review.Class
-		}
-	}
-	return flaggedItem{
-		ID: v.ID, Name: v.Name, Class: v.Class, P: fmt.Sprintf("%.2g", v.PValue), When: v.Time.UTC().Format("2006-01-02 15:04:05 UTC"),
-		Source: v.Source, Said: said, Image: v.Image, Kept: p.memory.record(v).Kept, Direct: !p.token,
-	}
-}
-
 // count fills the tables and charts of counts.
 func (c *came) count(counts []store.Count, from, now time.Time, open detectors) {
-	classes, steps := map[string]stepSum{}, map[time.Time]stepSum{}
-	var all stepSum
+	classes, steps := map[string]*sum{}, map[time.Time]*sum{}
+	all := &sum{Name: "all"}
 	var bins [store.PBins]int
 	known := 0
 	for _, one := range counts {
-		class, step := classes[one.Class], steps[one.Start]
-		for _, to := range []*stepSum{&class, &step, &all} {
-			to.n += one.N
-			to.ood += one.OOD
+		if classes[one.Class] == nil {
+			classes[one.Class] = &sum{Name: one.Class}
+		}
+		if steps[one.Start] == nil {
+			steps[one.Start] = &sum{classes: map[string]int{}}
+		}
+		for _, to := range []*sum{classes[one.Class], steps[one.Start], all} {
+			to.N += one.N
+			to.OOD += one.OOD
 			to.p += float64(one.N) * one.MeanPValue
 		}
-		if step.classes == nil {
-			step.classes = map[string]int{}
-		}
-		step.classes[one.Class] += one.N
-		classes[one.Class], steps[one.Start] = class, step
+		steps[one.Start].classes[one.Class] += one.N
 		for i, n := range one.PValues {
 			bins[i] += n
 			known += n
 		}
 	}
-	c.Lead = fmt.Sprintf("%s came in the %s.", plural(all.n, "image"), c.Span.Label)
-	if all.n > 0 {
-		c.Lead += fmt.Sprintf(" %s flagged: %s.", plural(all.ood, "was", "were"), percent(all.ood, all.n))
-	}
-	if all.n == 0 {
+	c.Lead = fmt.Sprintf("%s came in the %s.", plural(all.N, "image"), c.Span.Label)
+	if all.N == 0 {
 		return
 	}
-	c.Classes = &pageTable{Caption: "Verdicts by class, " + c.Span.Label, Head: "class", Columns: []string{"images", "OOD", "share"}}
-	row := func(name string, v stepSum) {
-		c.Classes.Rows = append(c.Classes.Rows, pageRow{name, []pageCell{{Mean: fmt.Sprint(v.n)}, {Mean: fmt.Sprint(v.ood)}, {Mean: percent(v.ood, v.n)}}})
-	}
-	row("all", all)
-	names := []string{}
-	for name := range classes {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if d := classes[b].n - classes[a].n; d != 0 {
-			return d
-		}
-		return strings.Compare(a, b)
+	c.Lead += fmt.Sprintf(" %s flagged: %s.", plural(all.OOD, "was", "were"), all.Share())
+	names := slices.SortedFunc(maps.Keys(classes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(classes[b].N, classes[a].N), cmp.Compare(a, b))
 	})
 	const most = 50
+	c.Classes = []sum{*all}
 	for _, name := range names[:min(most, len(names))] {
-		row(name, classes[name])
+		c.Classes = append(c.Classes, *classes[name])
 	}
 	if rest := names[min(most, len(names)):]; len(rest) > 0 {
-		var v stepSum
+		more := sum{Name: fmt.Sprintf("%d more", len(rest))}
 		for _, name := range rest {
-			v.n, v.ood = v.n+classes[name].n, v.ood+classes[name].ood
+			more.N, more.OOD = more.N+classes[name].N, more.OOD+classes[name].OOD
 		}
-		row(fmt.Sprintf("%d more", len(rest)), v)
+		c.Classes = append(c.Classes, more)
 	}
 	c.pValues(bins[:], known)
 	c.overTime(steps, names, from, now, open)
@@ -294,19 +241,14 @@ func (c *came) pValues(bins []int, known int) {
 	}
 	even := float64(known) / float64(len(bins))
 	highest := max(float64(slices.Max(bins)), 2*even)
-	c.PValues = &bars{Line: 100 - 100*even/highest, Text: fmt.Sprintf("Histogram of %s: %s lie in the lowest of %d bars, %.3g if they were even", plural(known, "p-value"), percent(bins[0], known), len(bins), even)}
+	all := bars{Name: "P-values from 0 to 1. If all images were in-distribution, the bars would be about as high as the line.", Line: 100 - 100*even/highest}
+	all.Text = fmt.Sprintf("Histogram of %s: %s lie in the lowest of %d bars, %.3g if they were even", plural(known, "p-value"), percent(bins[0], known), len(bins), even)
 	for i, n := range bins {
 		height := 100 * float64(n) / highest
-		c.PValues.Bars = append(c.PValues.Bars, bar{X: 20*float64(i) + 1, Width: 18, Y: 100 - height, Height: height,
+		all.Bars = append(all.Bars, bar{X: 20*float64(i) + 1, Width: 18, Y: 100 - height, Height: height,
 			Text: fmt.Sprintf("%.2g to %.2g: %d", float64(i)/float64(len(bins)), float64(i+1)/float64(len(bins)), n)})
 	}
-}
-
-// stepSum sums the verdicts of a step of time.
-type stepSum struct {
-	n, ood  int
-	p       float64 // sum of the p-values
-	classes map[string]int
+	c.Counts = append(c.Counts, all)
 }
 
 // mostCharts bounds the charts of classes, and those of sources.
@@ -315,32 +257,35 @@ const mostCharts = 6
 // point is one step of time of a chart.
 type point struct {
 	at       time.Time
-	of       stepSum
+	of       *sum // nil without images
 	expected evaluation.ExpectedVerdicts
 }
 
 // overTime draws the share of flagged images, the mean p-value and the shares of classes
 // over time, each with the interval that it lies in with a chance of 95% if images are like
 // the calibration images.
-func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now time.Time, open detectors) {
+func (c *came) overTime(steps map[time.Time]*sum, classes []string, from, now time.Time, open detectors) {
 	d := open.Use("")
 	defer d.Release()
 	one := len(open.Names()) == 1 // else there is no one calibration
 	var points []point
 	for at := range c.steps(from, now) {
 		p := point{at: at, of: steps[at]}
-		if one && p.of.n > 0 {
+		if one && p.of != nil {
 			const enough = 5000 // from where on the interval is that of the threshold
-			p.expected = evaluation.ExpectVerdicts(d.Detector, min(p.of.n, enough))
+			p.expected = evaluation.ExpectVerdicts(d.Detector, min(p.of.N, enough))
 		}
 		points = append(points, p)
 	}
-	c.Shares = c.course(points, 0.1, "flagged", func(p point) (float64, *[2]float64) {
-		return float64(p.of.ood) / float64(p.of.n), p.expected.Flagged
+	shares := c.course(points, 0.1, "flagged", func(p point) (float64, *[2]float64) {
+		return float64(p.of.OOD) / float64(p.of.N), p.expected.Flagged
 	})
-	c.Means = c.course(points, 1, "mean p-value", func(p point) (float64, *[2]float64) {
-		return p.of.p / float64(p.of.n), p.expected.MeanPValue
+	shares.Name = "Share of flagged images over time. In grey, the interval that it lies in with a chance of 95% if images are like the calibration images."
+	means := c.course(points, 1, "mean p-value", func(p point) (float64, *[2]float64) {
+		return p.of.p / float64(p.of.N), p.expected.MeanPValue
 	})
+	means.Name = "Mean p-value over time, likewise. It falls when images become less like the training images."
+	c.Counts = append(c.Counts, shares, means)
 	if len(classes) < 2 {
 		return
 	}
@@ -348,19 +293,23 @@ func (c *came) overTime(steps map[time.Time]stepSum, classes []string, from, now
 	for _, class := range classes {
 		var counts, sizes []int
 		for _, p := range points {
-			counts, sizes = append(counts, p.of.classes[class]), append(sizes, p.of.n)
+			of := cmp.Or(p.of, &sum{})
+			counts, sizes = append(counts, of.classes[class]), append(sizes, of.N)
 		}
 		changes[class] = report.ShareChange(counts, sizes)
 	}
 	shown := slices.Clone(classes)
 	slices.SortStableFunc(shown, func(a, b string) int { return cmp.Compare(changes[b], changes[a]) })
 	for _, class := range shown[:min(mostCharts, len(shown))] {
-		c.Shifts = append(c.Shifts, figure{class, c.course(points, 0.1, "share of "+class, func(p point) (float64, *[2]float64) {
+		shift := c.course(points, 0.1, "share of "+class, func(p point) (float64, *[2]float64) {
+			share := float64(p.of.classes[class]) / float64(p.of.N)
 			if interval, ok := p.expected.Classes[class]; ok {
-				return float64(p.of.classes[class]) / float64(p.of.n), &interval
+				return share, &interval
 			}
-			return float64(p.of.classes[class]) / float64(p.of.n), nil
-		})})
+			return share, nil
+		})
+		shift.Name = class
+		c.Shifts = append(c.Shifts, shift)
 	}
 }
 
@@ -377,7 +326,7 @@ func (c *came) evidence(sources []sourceHistory, from, now time.Time) {
 			at := p.Start.Truncate(c.Span.Step)
 			byStep[at] = max(byStep[at], p.Evidence)
 		}
-		all := &bars{Line: 100 - 100/top, Text: fmt.Sprintf("evidence of drift of %s over the %s, at most %.0f%%", one.Source, c.Span.Label, 100*highest(one))}
+		all := bars{Name: one.Source, Line: 100 - 100/top, Text: fmt.Sprintf("evidence of drift of %s over the %s, at most %.0f%%", one.Source, c.Span.Label, 100*highest(one))}
 		steps := slices.Collect(c.steps(from, now))
 		for i, at := range steps {
 			evidence, known := byStep[at]
@@ -387,11 +336,10 @@ func (c *came) evidence(sources []sourceHistory, from, now time.Time) {
 			}
 			all.add(i, len(steps), at, min(evidence, top)/top, text)
 		}
-		name := one.Source
 		if len(sources) > 1 {
-			name += ", " + one.Detector
+			all.Name += ", " + one.Detector
 		}
-		c.Evidence = append(c.Evidence, figure{name, all})
+		c.Evidence = append(c.Evidence, all)
 	}
 }
 
@@ -404,9 +352,9 @@ func (c *came) steps(from, now time.Time) iter.Seq[time.Time] {
 }
 
 // course draws one figure of each step. highest is the least height of the chart.
-func (c *came) course(points []point, highest float64, name string, of func(point) (float64, *[2]float64)) *bars {
+func (c *came) course(points []point, highest float64, name string, of func(point) (float64, *[2]float64)) bars {
 	for _, p := range points {
-		if p.of.n > 0 {
+		if p.of != nil {
 			value, interval := of(p)
 			highest = max(highest, value)
 			if interval != nil {
@@ -414,14 +362,14 @@ func (c *came) course(points []point, highest float64, name string, of func(poin
 			}
 		}
 	}
-	all := &bars{Line: -1, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
+	all := bars{Line: -1, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
 	for i, p := range points {
-		if p.of.n == 0 {
+		if p.of == nil {
 			all.add(i, len(points), p.at, 0, "no images")
 			continue
 		}
 		value, interval := of(p)
-		b := all.add(i, len(points), p.at, value/highest, fmt.Sprintf("%s %.3f of %s", name, value, plural(p.of.n, "image")))
+		b := all.add(i, len(points), p.at, value/highest, fmt.Sprintf("%s %.3f of %s", name, value, plural(p.of.N, "image")))
 		if interval != nil {
 			b.Low, b.High = 100-100*interval[0]/highest, 100-100*interval[1]/highest
 			b.Text += fmt.Sprintf("; %.3f to %.3f if they are like the calibration images", interval[0], interval[1])
@@ -440,36 +388,6 @@ func (all *bars) add(i, n int, at time.Time, height float64, text string) *bar {
 
 // Band is the rectangle of an interval.
 func (b bar) Band() float64 { return b.Low - b.High }
-
-// drift fills the table of drift.
-func (c *came) drift(sources []sourceDrift, alpha float64) {
-	c.DriftNote = fmt.Sprintf("Evidence of 100%% raises the alarm. If images stay like the calibration images, an alarm is ever raised with a chance of at most %g%% for each source.", 100*alpha)
-	if len(sources) == 0 {
-		return
-	}
-	c.Drift = &pageTable{Caption: "Tests for drift", Head: "source", Columns: []string{"detector", "images", "evidence", "alarm"}}
-	for _, one := range sources {
-		row := pageRow{one.Source, []pageCell{{Mean: one.Detector}, {Mean: "0"}, {Mean: "–"}, {Mean: "–"}}}
-		if one.All != nil {
-			row.Cells[1].Mean = fmt.Sprint(one.All.Images)
-			row.Cells[2].Mean = fmt.Sprintf("%.0f%%", 100*max(0, min(1, one.All.LogWealth/one.All.Threshold)))
-			var raised []string
-			if one.All.Alarm {
-				raised = append(raised, "all images")
-			}
-			for _, class := range one.Classes {
-				if class.Alarm {
-					raised = append(raised, class.Class)
-				}
-			}
-			if len(raised) > 0 {
-				row.Cells[3] = pageCell{Mean: strings.Join(raised, ", "), Wrong: true}
-				c.Alarms = append(c.Alarms, fmt.Sprintf("The images of %s are no longer like the calibration images (%s).", one.Source, strings.Join(raised, ", ")))
-			}
-		}
-		c.Drift.Rows = append(c.Drift.Rows, row)
-	}
-}
 
 func percent(n, of int) string {
 	if of == 0 {

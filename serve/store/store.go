@@ -12,6 +12,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -178,6 +179,34 @@ type Store interface {
 	Ping(ctx context.Context) error
 	// Close ends the use of the store.
 	Close() error
+}
+
+// Value returns the JSON value of a key, the zero one if there is none.
+func Value[T any](ctx context.Context, s Store, key string) (v T, err error) {
+	data, err := s.State(ctx, key)
+	if errors.Is(err, ErrNotFound) {
+		return v, nil
+	}
+	if err == nil && len(data) > 0 {
+		err = json.Unmarshal(data, &v)
+	}
+	return v, err
+}
+
+// UpdateValue is [Store.UpdateState] of a JSON value, which is the zero one if there is none.
+func UpdateValue[T any](ctx context.Context, s Store, key string, change func(*T) error) error {
+	return s.UpdateState(ctx, key, func(old []byte) ([]byte, error) {
+		var v T
+		if len(old) > 0 {
+			if err := json.Unmarshal(old, &v); err != nil {
+				return nil, err
+			}
+		}
+		if err := change(&v); err != nil {
+			return nil, err
+		}
+		return json.Marshal(v)
+	})
 }
 
 // Options says how a store is opened. The zero value is the usual way.

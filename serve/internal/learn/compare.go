@@ -69,12 +69,12 @@ func count(yes bool) int {
 	return 0
 }
 
-// judge returns the verdicts of a detector on reviewed images.
-func judge(ctx context.Context, d *detector.Detector, images []reviewed) ([]detector.Verdict, error) {
-	return verdicts(ctx, d, len(images), func(i int) []float32 { return images[i].features })
+// featuresOf are the features of reviewed images, by their numbers.
+func featuresOf(images []reviewed) func(int) []float32 {
+	return func(i int) []float32 { return images[i].features }
 }
 
-// verdicts returns those on n rows.
+// verdicts returns those of a detector on n rows.
 func verdicts(ctx context.Context, d *detector.Detector, n int, row func(int) []float32) ([]detector.Verdict, error) {
 	var all []detector.Verdict
 	for from := 0; from < n; from += detector.VerdictRows {
@@ -91,9 +91,36 @@ func verdicts(ctx context.Context, d *detector.Detector, n int, row func(int) []
 	return all, nil
 }
 
+// pair is the verdicts of the detector that serves and of the new one on the same images.
+type pair struct{ was, is []detector.Verdict }
+
+func (t *Task) both(ctx context.Context, next *detector.Detector, n int, row func(int) []float32) (p pair, err error) {
+	if p.was, err = verdicts(ctx, t.Now, n, row); err == nil {
+		p.is, err = verdicts(ctx, next, n, row)
+	}
+	return p, err
+}
+
+func (p pair) differ(i int) bool {
+	return p.was[i].OOD != p.is[i].OOD || p.was[i].Class != p.is[i].Class
+}
+
+// changes lists the images of which the two say different things, at most 200.
+func (p pair) changes(named func(int) Change) []Change {
+	list := []Change{}
+	for i := range p.was {
+		if p.differ(i) && len(list) < mostListed {
+			c := named(i)
+			c.Before, c.After = p.was[i], p.is[i]
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 // tally counts images of known classes.
-func tally(labels []string, was, is []detector.Verdict, named func(int) Change) Tallied {
-	t := Tallied{Classes: []Tally{}, Changes: []Change{}}
+func (p pair) tally(labels []string, named func(int) Change) Tallied {
+	t := Tallied{Classes: []Tally{}}
 	at := map[string]int{}
 	for i, class := range labels {
 		if _, ok := at[class]; !ok {
@@ -101,32 +128,24 @@ func tally(labels []string, was, is []detector.Verdict, named func(int) Change) 
 			t.Classes = append(t.Classes, Tally{Class: class})
 		}
 		for _, to := range []*Tally{&t.All, &t.Classes[at[class]]} {
-			to.Count(class, was[i], is[i])
-		}
-		if differ(was[i], is[i]) && len(t.Changes) < mostListed {
-			c := named(i)
-			c.Label, c.Before, c.After = class, was[i], is[i]
-			t.Changes = append(t.Changes, c)
+			to.Count(class, p.was[i], p.is[i])
 		}
 	}
+	t.Changes = p.changes(func(i int) Change {
+		c := named(i)
+		c.Label = labels[i]
+		return c
+	})
 	slices.SortFunc(t.Classes, func(a, b Tally) int { return cmp.Compare(a.Class, b.Class) })
 	return t
 }
-
-func differ(a, b detector.Verdict) bool { return a.OOD != b.OOD || a.Class != b.Class }
 
 // compare compares the detector that serves with the new one.
 func (r *Learned) compare(ctx context.Context, t *Task, next *detector.Detector, held, junk []reviewed) error {
 	if err := r.onCalibration(ctx, t, next); err != nil {
 		return err
 	}
-	both := func(images []reviewed) (was, is []detector.Verdict, err error) {
-		if was, err = judge(ctx, t.Now, images); err == nil {
-			is, err = judge(ctx, next, images)
-		}
-		return was, is, err
-	}
-	was, is, err := both(held)
+	p, err := t.both(ctx, next, len(held), featuresOf(held))
 	if err != nil {
 		return err
 	}
@@ -134,21 +153,17 @@ func (r *Learned) compare(ctx context.Context, t *Task, next *detector.Detector,
 	for i := range held {
 		labels[i] = held[i].class
 	}
-	r.Compare.Reviews = tally(labels, was, is, func(i int) Change { return changeOf(&held[i].Record) })
-	if was, is, err = both(junk); err != nil {
+	c := &r.Compare
+	c.Reviews = p.tally(labels, func(i int) Change { return changeOf(&held[i].Record) })
+	if p, err = t.both(ctx, next, len(junk), featuresOf(junk)); err != nil {
 		return err
 	}
-	c := &r.Compare
-	c.Junk.Images, c.JunkChanges = len(junk), []Change{}
+	c.Junk.Images = len(junk)
 	for i := range junk {
-		c.Junk.FlaggedBefore += count(was[i].OOD)
-		c.Junk.FlaggedAfter += count(is[i].OOD)
-		if differ(was[i], is[i]) && len(c.JunkChanges) < mostListed {
-			one := changeOf(&junk[i].Record)
-			one.Before, one.After = was[i], is[i]
-			c.JunkChanges = append(c.JunkChanges, one)
-		}
+		c.Junk.FlaggedBefore += count(p.was[i].OOD)
+		c.Junk.FlaggedAfter += count(p.is[i].OOD)
 	}
+	c.JunkChanges = p.changes(func(i int) Change { return changeOf(&junk[i].Record) })
 	return nil
 }
 
@@ -204,16 +219,11 @@ func (r *Learned) onCalibration(ctx context.Context, t *Task, next *detector.Det
 	for k, i := range rows {
 		labels[k] = label(i)
 	}
-	at := func(k int) []float32 { return row(rows[k]) }
-	was, err := verdicts(ctx, t.Now, len(rows), at)
+	p, err := t.both(ctx, next, len(rows), func(k int) []float32 { return row(rows[k]) })
 	if err != nil {
 		return err
 	}
-	is, err := verdicts(ctx, next, len(rows), at)
-	if err != nil {
-		return err
-	}
-	r.Compare.Calibration = tally(labels, was, is, func(k int) Change { return named(rows[k]) })
+	r.Compare.Calibration = p.tally(labels, func(k int) Change { return named(rows[k]) })
 	return nil
 }
 
@@ -247,31 +257,22 @@ func (t *Task) traffic(ctx context.Context, db store.Store, next *detector.Detec
 	if len(list) == 0 {
 		return nil, nil
 	}
-	row := func(i int) []float32 { return known[list[i].ID] }
-	was, err := verdicts(ctx, t.Now, len(list), row)
+	p, err := t.both(ctx, next, len(list), func(i int) []float32 { return known[list[i].ID] })
 	if err != nil {
 		return nil, err
 	}
-	is, err := verdicts(ctx, next, len(list), row)
-	if err != nil {
-		return nil, err
-	}
-	traffic := &Traffic{Images: len(list), Changes: []Change{}}
+	traffic := &Traffic{Images: len(list)}
 	for i := range list {
-		if !differ(was[i], is[i]) {
-			continue
-		}
-		traffic.Changed++
-		traffic.Flagged += count(is[i].OOD && !was[i].OOD)
-		traffic.Unflagged += count(was[i].OOD && !is[i].OOD)
-		if len(traffic.Changes) < mostListed {
-			c := changeOf(&list[i])
-			if review := list[i].Review; review != nil {
-				c.Label = said(&list[i])
-			}
-			c.Before, c.After = was[i], is[i]
-			traffic.Changes = append(traffic.Changes, c)
-		}
+		traffic.Changed += count(p.differ(i))
+		traffic.Flagged += count(p.is[i].OOD && !p.was[i].OOD)
+		traffic.Unflagged += count(p.was[i].OOD && !p.is[i].OOD)
 	}
+	traffic.Changes = p.changes(func(i int) Change {
+		c := changeOf(&list[i])
+		if list[i].Review != nil {
+			c.Label = said(&list[i])
+		}
+		return c
+	})
 	return traffic, nil
 }

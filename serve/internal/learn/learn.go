@@ -129,39 +129,30 @@ const jobsKey = "learn/jobs"
 
 func resultKey(id string) string { return "learn/result/" + id }
 
-// list reads the jobs, the newest first. Those that nobody runs any more are interrupted.
-func readJobs(data []byte, now time.Time) (jobs []entry, err error) {
-	if len(data) > 0 {
-		err = json.Unmarshal(data, &jobs)
-	}
+// interrupt marks the jobs that nobody runs any more as interrupted.
+func interrupt(jobs []entry) {
 	for i := range jobs {
-		if j := &jobs[i]; j.State == Running && now.Sub(j.Beat) > lostAfter {
+		if j := &jobs[i]; j.State == Running && time.Since(j.Beat) > lostAfter {
 			j.State, j.Stage, j.Ended = Interrupted, "", &j.Beat
 			j.Error = "the program ended before the job did; start it again"
 		}
 	}
-	return jobs, err
 }
 
-// update changes the jobs in the store.
+// update changes the jobs in the store, the newest first.
 func (l *Learner) update(ctx context.Context, change func([]entry) ([]entry, error)) error {
-	var gone []string
-	err := l.opts.Store.UpdateState(ctx, jobsKey, func(old []byte) ([]byte, error) {
-		jobs, err := readJobs(old, time.Now())
-		if err == nil {
-			jobs, err = change(jobs)
+	var gone []entry
+	err := store.UpdateValue(ctx, l.opts.Store, jobsKey, func(jobs *[]entry) (err error) {
+		interrupt(*jobs)
+		if *jobs, err = change(*jobs); err != nil {
+			return err
 		}
-		if err != nil {
-			return nil, err
-		}
-		gone = nil
-		for len(jobs) > mostJobs {
-			gone, jobs = append(gone, jobs[len(jobs)-1].ID), jobs[:len(jobs)-1]
-		}
-		return json.Marshal(jobs)
+		kept := min(len(*jobs), mostJobs)
+		*jobs, gone = (*jobs)[:kept], (*jobs)[kept:]
+		return nil
 	})
-	for _, id := range gone {
-		err = errors.Join(err, l.opts.Store.SetState(ctx, resultKey(id), nil))
+	for _, job := range gone {
+		err = errors.Join(err, l.opts.Store.SetState(ctx, resultKey(job.ID), nil))
 	}
 	return err
 }
@@ -182,11 +173,8 @@ func (l *Learner) change(ctx context.Context, id string, do func(*entry)) (job e
 
 // Jobs lists the jobs, the newest first, without their results.
 func (l *Learner) Jobs(ctx context.Context) ([]Job, error) {
-	data, err := l.opts.Store.State(ctx, jobsKey)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return nil, err
-	}
-	entries, err := readJobs(data, time.Now())
+	entries, err := store.Value[[]entry](ctx, l.opts.Store, jobsKey)
+	interrupt(entries)
 	jobs := []Job{}
 	for _, e := range entries {
 		jobs = append(jobs, e.Job)
@@ -205,13 +193,7 @@ func (l *Learner) Job(ctx context.Context, id string) (Job, error) {
 		return Job{}, ErrNoJob
 	}
 	job := all[at]
-	data, err := l.opts.Store.State(ctx, resultKey(id))
-	if errors.Is(err, store.ErrNotFound) || err == nil && len(data) == 0 {
-		return job, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &job.Result)
-	}
+	job.Result, err = store.Value[*Learned](ctx, l.opts.Store, resultKey(id))
 	return job, err
 }
 
@@ -491,30 +473,19 @@ const mostVersions = 20
 func versionsKey(name string) string { return "learn/versions/" + name }
 
 // Versions returns those of a detector.
-func (l *Learner) Versions(ctx context.Context, name string) (v Versions, err error) {
-	data, err := l.opts.Store.State(ctx, versionsKey(name))
-	if errors.Is(err, store.ErrNotFound) {
-		return v, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &v)
-	}
-	return v, err
+func (l *Learner) Versions(ctx context.Context, name string) (Versions, error) {
+	return store.Value[Versions](ctx, l.opts.Store, versionsKey(name))
 }
 
 func (l *Learner) updateVersions(ctx context.Context, name string, change func(*Versions) error) error {
-	return l.opts.Store.UpdateState(ctx, versionsKey(name), func(old []byte) ([]byte, error) {
-		var v Versions
-		if len(old) > 0 {
-			if err := json.Unmarshal(old, &v); err != nil {
-				return nil, err
-			}
-		}
-		if err := change(&v); err != nil {
-			return nil, err
-		}
-		return json.Marshal(v)
-	})
+	return store.UpdateValue(ctx, l.opts.Store, versionsKey(name), change)
+}
+
+// serves notes that a file serves.
+func (v *Versions) serves(hash string) {
+	if !slices.Contains(v.Hashes, hash) {
+		v.Hashes = append(v.Hashes, hash)
+	}
 }
 
 // add adds what a job made to the versions, and removes the oldest that never served.
@@ -586,14 +557,12 @@ func (l *Learner) Activate(ctx context.Context, name, version string) error {
 	return l.updateVersions(ctx, name, func(now *Versions) error {
 		const most = 50
 		now.Active, now.Before, now.Origin = version, before[max(0, len(before)-most):], hash
-		for _, known := range append(now.Versions, Version{SHA256: hash}) {
-			if known.ID == version && !slices.Contains(now.Hashes, known.SHA256) {
-				now.Hashes = append(now.Hashes, known.SHA256)
+		for _, known := range now.Versions {
+			if known.ID == version {
+				now.serves(known.SHA256)
 			}
 		}
-		if !slices.Contains(now.Hashes, hash) {
-			now.Hashes = append(now.Hashes, hash)
-		}
+		now.serves(hash)
 		return nil
 	})
 }
@@ -661,9 +630,7 @@ func (l *Learner) follow(ctx context.Context, name string) error {
 		return nil
 	}
 	return l.updateVersions(ctx, name, func(v *Versions) error {
-		if !slices.Contains(v.Hashes, serves) {
-			v.Hashes = append(v.Hashes, serves)
-		}
+		v.serves(serves)
 		return nil
 	})
 }

@@ -248,18 +248,20 @@ const longTraining = 5 * time.Minute
 
 // curve makes the learning curve.
 func (t *Task) curve(ctx context.Context, r *Learned, o training.Options, next *detector.Detector, known []string, learn, held, junk []reviewed) error {
-	if len(held) == 0 {
-		r.Curve = &Curve{Points: []Point{}, Enough: "unclear", Because: fmt.Sprintf("No reviewed image is set aside yet: a class needs %d images for that.", heldShare)}
+	unclear := func(because string) error {
+		r.Curve = &Curve{Points: []Point{}, Enough: "unclear", Because: because}
 		return nil
 	}
+	if len(held) == 0 {
+		return unclear(fmt.Sprintf("No reviewed image is set aside yet: a class needs %d images for that.", heldShare))
+	}
 	if r.Seconds > longTraining.Seconds() {
-		r.Curve = &Curve{Points: []Point{}, Enough: "unclear", Because: "Training takes too long here to repeat it for a learning curve."}
-		return nil
+		return unclear("Training takes too long here to repeat it for a learning curve.")
 	}
 	c := &Curve{}
 	add := func(d *detector.Detector, reviews int) error {
 		p := Point{Reviews: reviews, Images: len(held), Junk: len(junk)}
-		is, err := judge(ctx, d, held)
+		is, err := verdicts(ctx, d, len(held), featuresOf(held))
 		if err != nil {
 			return err
 		}
@@ -269,7 +271,7 @@ func (t *Task) curve(ctx context.Context, r *Learned, o training.Options, next *
 			p.Right += count(right)
 			p.Flagged += count(v.OOD)
 		}
-		if is, err = judge(ctx, d, junk); err != nil {
+		if is, err = verdicts(ctx, d, len(junk), featuresOf(junk)); err != nil {
 			return err
 		}
 		for _, v := range is {
