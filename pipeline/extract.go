@@ -78,28 +78,29 @@ type ExtractOptions struct {
 
 // ExtractResult tells what an extraction came to.
 type ExtractResult struct {
-	Meta    features.Meta
-	New     int // rows extracted now
-	Reused  int // rows that an earlier run had made
-	Skipped int // files that are no images
-	Hidden  int // hidden and system folders, which are not looked into
+	Meta    features.Meta `json:"-"`
+	New     int           `json:"new"`     // rows extracted now
+	Reused  int           `json:"reused"`  // rows that an earlier run had made
+	Skipped int           `json:"skipped"` // files that are no images
+	Hidden  int           `json:"hidden"`  // hidden and system folders, which are not looked into
 	// Of the new rows, Oriented come from images with an EXIF orientation other than
 	// upright, which ApplyEXIF turns, and Enlarged from images that are smaller than
 	// what the model reads.
-	Oriented, Enlarged int
-	Classes            []ClassCount // of Meta, in its order
+	Oriented int `json:"oriented"`
+	Enlarged int `json:"enlarged"`
 	// Quantised says that the features depend on the processor, Meta.Machines on
 	// which they were computed; see [extractor.Model.Quantised].
-	Quantised bool
+	Quantised bool         `json:"quantised"`
+	Classes   []ClassCount `json:"classes"`         // of Meta, in its order
+	Empty     []string     `json:"empty,omitempty"` // folders that would be a class if there were an image in them
 	// Unfinished says, with Parts, why Out is not a set yet: which shards are missing.
-	Unfinished error
+	Unfinished error `json:"-"`
 	// Waited is how long the worker that asks for the next image of tars, tables and buckets
 	// waited for it, all together. Only one worker asks at a time; others may compute
 	// meanwhile, so a store that was fast enough may show a large Waited.
-	Waited time.Duration
-	Unread bool               // some images may be read at another try
-	Empty  []string           // folders that would be a class if there were an image in them
-	Failed []features.Failure // images that could not be read
+	Waited time.Duration      `json:"-"`
+	Unread bool               `json:"-"` // some images may be read at another try
+	Failed []features.Failure `json:"-"` // images that could not be read
 }
 
 // ClassCount is a class and the number of its images that have features.

@@ -38,7 +38,7 @@ func newAblate() *command {
 	c.rare("paper")
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `REPORT` to write to")
-	quiet := c.Bool("quiet", false, "show no progress")
+	c.addQuiet("show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&heads.options.Memory), "memory", "memory for features, about (default: half of the machine's)")
 	c.Lookup("memory").DefValue = ""
@@ -81,7 +81,7 @@ func newAblate() *command {
 		if opts.Train, err = heads.Options(); err != nil {
 			return err
 		}
-		progress := NewProgress(s.Err, "epochs", *quiet)
+		progress := c.progress(s, "epochs")
 		opts.Progress = func(head string, done, total int) { progress.Update(done, total, head) }
 		opts.Warn = func(text string) { fmt.Fprintf(s.Err, "ablate: warning: %s\n", c.adviseText(text)) }
 		results, err := pipeline.Ablate(ctx, opts)
@@ -89,7 +89,7 @@ func newAblate() *command {
 		if err != nil {
 			return err
 		}
-		return printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "ablation.csv"))
+		return c.print(s, nil, resultsText(results, filepath.Join(opts.Out, "ablation.csv")))
 	}
 	return c.done()
 }

@@ -130,7 +130,7 @@ func (a *addFlags) classes(sets []string) ([]string, error) {
 }
 
 // run adds the images.
-func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOptions, quiet bool) (*pipeline.Detector, *pipeline.TrainResult, *pipeline.Addition, error) {
+func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOptions) (*pipeline.Detector, *pipeline.TrainResult, *pipeline.Addition, error) {
 	if err := a.running.LoadRuntime(); err != nil {
 		return nil, nil, nil, err
 	}
@@ -139,10 +139,10 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	add.Train, add.Extract.Advise, add.Extract.Backbone.Drifted = opts, a.advise, a.warnDrift(s)
 	add.Extracting = func(images pipeline.AddedImages) {
 		progress.Close()
-		progress = NewProgress(s.Err, "images", quiet)
+		progress = a.progress(s, "images")
 		progress.Say(fmt.Sprintf("train: features of %s, images of %s, go to %s", images.Folder, Printable(images.Class), images.Features))
 	}
-	add.Extract.Run.Progress = func(done, failed, total int) { progress.Update(done, total, "") }
+	add.Extract.Run.Progress = func(done, failed, total int) { progress.Count(done, failed, total) }
 	add.Training = func() { progress.Close() }
 	detector, result, change, err := pipeline.Add(ctx, *add)
 	progress.Close()
@@ -241,8 +241,6 @@ func (a *addFlags) unreadable(w io.Writer, change *pipeline.Addition) error {
 	if change == nil || len(change.Failed) == 0 {
 		return nil
 	}
-	for _, f := range change.Failed[:min(len(change.Failed), 10)] {
-		fmt.Fprintf(w, "unreadable: %s: %s\n", Printable(f.Path), f.Error)
-	}
+	tellFailed(w, change.Failed)
 	return fmt.Errorf("%w: %d, all listed in errors.jsonl of their feature sets; the detector was trained without them", ErrPartial, len(change.Failed))
 }

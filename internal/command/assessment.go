@@ -3,9 +3,9 @@ package command
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
@@ -54,9 +54,10 @@ func (a *assessment) add(label string, v pipeline.Verdict) {
 // mostRows bounds the rows of a printed table.
 const mostRows = 20
 
-// print prints the shares over all images, those of each label, and the
+// String is the shares over all images, those of each label, and the
 // confusion matrix if it is small.
-func (a *assessment) print(w io.Writer) error {
+func (a *assessment) String() string {
+	w := new(strings.Builder)
 	var known, unknown []string
 	var in, out labelled
 	recall := 0.0
@@ -74,8 +75,7 @@ func (a *assessment) print(w io.Writer) error {
 		total.scores = append(total.scores, l.scores...)
 	}
 	if in.images+out.images == 0 {
-		_, err := fmt.Fprintln(w, "\nno image has a label: an image's label is the folder that it is in below a PATH")
-		return err
+		return "\nno image has a label: an image's label is the folder that it is in below a PATH\n"
 	}
 	fmt.Fprintln(w)
 	if in.images > 0 {
@@ -108,14 +108,12 @@ func (a *assessment) print(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", Printable(name), l.images, right, percent(l.flagged, l.images), area, l.takenFor(name))
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	if n := len(rows) - mostRows; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n, "label"))
 	}
 	if len(a.classes) > 10 || len(rows) > mostRows {
-		return nil
+		return w.String()
 	}
 	fmt.Fprintln(w, "\nconfusion matrix: label by verdict")
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -132,7 +130,8 @@ func (a *assessment) print(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%d\t\n", a.labels[name].flagged)
 	}
-	return t.Flush()
+	t.Flush()
+	return w.String()
 }
 
 // takenFor names the wrong class that most images of a label were given.

@@ -24,7 +24,7 @@ It prints the head of the audit trail. Who can write the store could write all o
 	given := c.StringArray("head", nil, "`HEAD` that was printed before, which must still hold (repeat)")
 	file := c.String("heads", "", "`FILE` of heads, one a line, which must all hold; the new one is added to it")
 	c.section("output")
-	asJSON := c.Bool("json", false, "print one JSON object")
+	c.addJSON("print one JSON object")
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() != 1 {
 			return Usagef("name one store")
@@ -47,7 +47,7 @@ It prints the head of the audit trail. Who can write the store could write all o
 		}
 		head, err := st.Verify(ctx, append(known, noted...)...)
 		err = errors.Join(err, st.Close())
-		if broken, ok := errors.AsType[*store.BrokenError](err); ok && *asJSON {
+		if broken, ok := errors.AsType[*store.BrokenError](err); ok && c.asJSON {
 			if jsonErr := writeJSON(s.Out, struct {
 				OK    bool   `json:"ok"`
 				Line  int64  `json:"line"`
@@ -65,13 +65,6 @@ It prints the head of the audit trail. Who can write the store could write all o
 				return err
 			}
 		}
-		if *asJSON {
-			return writeJSON(s.Out, struct {
-				OK    bool   `json:"ok"`
-				Lines int64  `json:"lines"`
-				Head  string `json:"head"`
-			}{true, head.Seq, head.String()})
-		}
 		proven := fmt.Sprintf("%d lines, each as it was written", head.Seq)
 		if n := len(known) + len(noted); n > 0 {
 			proven += fmt.Sprintf("; %s noted before still holds", count(n, "head"))
@@ -79,8 +72,11 @@ It prints the head of the audit trail. Who can write the store could write all o
 				proven = strings.TrimSuffix(proven, "s")
 			}
 		}
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\nhead %s\n", store.Name(c.Arg(0)), proven, head)
-		return err
+		return c.print(s, struct {
+			OK    bool   `json:"ok"`
+			Lines int64  `json:"lines"`
+			Head  string `json:"head"`
+		}{true, head.Seq, head.String()}, fmt.Sprintf("%s: %s\nhead %s\n", store.Name(c.Arg(0)), proven, head))
 	}
 	return c.done()
 }

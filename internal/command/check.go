@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image/png"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
@@ -79,40 +80,37 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
-	if e.asJSON {
-		quantised, products := m.Quantised(), ""
-		if quantised {
-			products = extractor.Products()
-		}
-		err = writeJSON(s.Out, struct {
-			Model      string                 `json:"model"`
-			SHA256     string                 `json:"model_sha256"`
-			Inputs     []extractor.TensorInfo `json:"inputs"`
-			Outputs    []extractor.TensorInfo `json:"outputs"`
-			Output     string                 `json:"output"`
-			Why        string                 `json:"why"`
-			Pool       string                 `json:"pool"`
-			D          int                    `json:"d"`
-			Logits     int                    `json:"logits"`
-			Preprocess any                    `json:"preprocess"`
-			Picture    string                 `json:"picture"`
-			Quantised  bool                   `json:"quantised"`
-			Products   string                 `json:"int8_products,omitempty"`
-			*check.Report
-		}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r})
-	} else {
-		err = printCheck(ForPeople(s.Out), m, r, drawn, opts.Backbone.ApplyEXIF)
+	quantised, products := m.Quantised(), ""
+	if quantised {
+		products = extractor.Products()
 	}
+	err = e.print(s, struct {
+		Model      string                 `json:"model"`
+		SHA256     string                 `json:"model_sha256"`
+		Inputs     []extractor.TensorInfo `json:"inputs"`
+		Outputs    []extractor.TensorInfo `json:"outputs"`
+		Output     string                 `json:"output"`
+		Why        string                 `json:"why"`
+		Pool       string                 `json:"pool"`
+		D          int                    `json:"d"`
+		Logits     int                    `json:"logits"`
+		Preprocess any                    `json:"preprocess"`
+		Picture    string                 `json:"picture"`
+		Quantised  bool                   `json:"quantised"`
+		Products   string                 `json:"int8_products,omitempty"`
+		*check.Report
+	}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r}, checkText(m, r, drawn, opts.Backbone.ApplyEXIF))
 	if err == nil && len(r.Warnings) > 0 {
 		err = errCheck
 	}
 	return err
 }
 
-// printCheck prints what was found for a person.
-func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn string, exif bool) error {
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) } // what fails does so at Flush
+// checkText says what was found to a person.
+func checkText(m *extractor.Model, r *check.Report, drawn string, exif bool) string {
+	text := new(strings.Builder)
+	w := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
+	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	line("model\t%s, sha256 %.12s…, onnxruntime %s", m.File, m.SHA256, extractor.RuntimeVersion())
 	for i, in := range m.Inputs {
 		line("%s\t%s", first(i, "inputs"), in)
@@ -136,7 +134,8 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	}
 	if len(r.Images)+len(r.Failed) == 0 {
 		line("\nno images were looked at; --images DIR shows what the model makes of some")
-		return w.Flush()
+		w.Flush()
+		return text.String()
 	}
 	if len(r.Images) > 0 {
 		printImages(line, m, r, drawn)
@@ -144,28 +143,21 @@ func printCheck(stdout io.Writer, m *extractor.Model, r *check.Report, drawn str
 	for i, f := range r.Failed {
 		line("%s\t%s\t%s", first(i, "unreadable"), Printable(f.Path), f.Error)
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	w.Flush()
 	turned := r.Oriented
 	if !exif {
 		turned = 0 // the warning says it
 	}
-	if text := oddImages(turned, r.Enlarged, exif); text != "" {
-		if _, err := fmt.Fprintf(stdout, "\nof %s, %s\n", count(len(r.Images), "image"), text); err != nil {
-			return err
-		}
+	if odd := oddImages(turned, r.Enlarged, exif); odd != "" {
+		fmt.Fprintf(text, "\nof %s, %s\n", count(len(r.Images), "image"), odd)
 	}
 	if len(r.Warnings) == 0 {
-		_, err := fmt.Fprintln(stdout, "\nnothing looks wrong")
-		return err
+		fmt.Fprintln(text, "\nnothing looks wrong")
 	}
-	for _, text := range r.Warnings {
-		if _, err := fmt.Fprintf(stdout, "\nwarning: %s\n", text); err != nil {
-			return err
-		}
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(text, "\nwarning: %s\n", warning)
 	}
-	return nil
+	return text.String()
 }
 
 // printImages prints what the model makes of images.

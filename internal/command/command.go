@@ -44,6 +44,8 @@ type command struct {
 	// perhaps in a bucket.
 	readsURLs []string
 	writesURL string
+	asJSON    bool              // --json
+	quiet     bool              // --quiet
 	options   []any             // pointers to structs whose fields flags set
 	fields    map[string]string // the flag of each field, as [command.flagOf] has found them
 	run       func(ctx context.Context, s Streams) error
@@ -128,6 +130,26 @@ func (c *command) names() (names []string) {
 	return names
 }
 
+// addJSON adds the flag that has [command.print] print JSON.
+func (c *command) addJSON(usage string) { c.BoolVar(&c.asJSON, "json", false, usage) }
+
+// addQuiet adds the flag that has [command.progress] show none.
+func (c *command) addQuiet(usage string) { c.BoolVar(&c.quiet, "quiet", false, usage) }
+
+// progress shows the progress of the command.
+func (c *command) progress(s Streams, unit string) *Progress {
+	return NewProgress(s.Err, unit, c.quiet)
+}
+
+// print prints what a command found: result with --json, else text.
+func (c *command) print(s Streams, result any, text string) error {
+	if c.asJSON {
+		return writeJSON(s.Out, result)
+	}
+	_, err := io.WriteString(ForPeople(s.Out), text)
+	return err
+}
+
 func annotate(f *pflag.Flag, key string, values ...string) {
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
@@ -209,7 +231,7 @@ func newRoot() *cobra.Command {
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *version:
-			return printVersion(cmd.OutOrStdout(), false)
+			return new(command).printVersion(Streams{Out: cmd.OutOrStdout()})
 		case len(args) == 0:
 			return cmd.Help()
 		}

@@ -22,7 +22,7 @@ func newConvert() *command {
 	c.BoolVar(&o.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&o.Force, "force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
 	c.addCacheFlag()
-	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	c.addJSON("print the result as one JSON object")
 	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() != 1 {
@@ -35,15 +35,11 @@ func newConvert() *command {
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return writeJSON(s.Out, struct {
-				Out string `json:"out"`
-				N   int    `json:"n"`
-				D   int    `json:"d"`
-			}{*out, meta.N, meta.D})
-		}
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s\n", *out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class"))
-		return err
+		return c.print(s, struct {
+			Out string `json:"out"`
+			N   int    `json:"n"`
+			D   int    `json:"d"`
+		}{*out, meta.N, meta.D}, fmt.Sprintf("%s: %s × %s, %s\n", *out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class")))
 	}
 	return c.done()
 }

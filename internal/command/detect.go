@@ -30,19 +30,19 @@ var _ = declare("detect", 30, newDetect)
 // detecting is the command detect.
 type detecting struct {
 	*command
-	opts                 pipeline.DetectOptions
-	to                   pipeline.VerdictParts
-	reasons              pipeline.ExplainOptions
-	running              *RunFlags
-	file, shard          string
-	load                 func(string) (*pipeline.Detector, error)
-	threshold, alarms    float64
-	format, explain      string
-	move, copy, page     string
-	maps                 int
-	null, labels, asJSON bool
-	raw                  bool // cells of CSV, which a spreadsheet would run
-	failOnOOD, quiet     bool
+	opts              pipeline.DetectOptions
+	to                pipeline.VerdictParts
+	reasons           pipeline.ExplainOptions
+	running           *RunFlags
+	file, shard       string
+	load              func(string) (*pipeline.Detector, error)
+	threshold, alarms float64
+	format, explain   string
+	move, copy, page  string
+	maps              int
+	null, labels      bool
+	raw               bool // cells of CSV, which a spreadsheet would run
+	failOnOOD         bool
 }
 
 func newDetect() *command { return newDetecting().command }
@@ -85,7 +85,7 @@ func (d *detecting) addOutputFlags() {
 	c.section("output")
 	Choice(c.FlagSet, &d.format, "format", "table", "table|jsonl|csv|parquet", "what is printed, or written with --out, for each image")
 	also(c.FlagSet, "format", "json", "jsonl")
-	c.BoolVar(&d.asJSON, "json", false, "the same as --format jsonl or --format json: one object per line")
+	c.addJSON("the same as --format jsonl or --format json: one object per line")
 	eitherOr(c.FlagSet, &d.raw, "csv", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	c.StringVar(&d.to.Out, "out", "", "write verdicts in parts to the folder or bucket `DIR`, as jsonl or parquet")
 	c.StringVar(&d.shard, "shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
@@ -109,7 +109,7 @@ func (d *detecting) addOutputFlags() {
 	c.addCacheFlag()
 	c.Lookup("cache").Usage = "`DIR` for temporary copies of feature sets in buckets (default: in memory), and in which a part is made that --out sends to a bucket"
 	c.BoolVar(&d.failOnOOD, "fail-on-ood", false, "exit with code 4 if an image is OOD")
-	c.BoolVar(&d.quiet, "quiet", false, "show neither progress nor the summary")
+	c.addQuiet("show neither progress nor the summary")
 }
 
 // check checks the flags.
@@ -214,7 +214,7 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 func (d *detecting) print(ctx context.Context, s Streams, explainer *pipeline.Explainer) error {
 	show := newPrinter(d.format, d.opts.SetAside != "", d.explain != "", d.raw, s.Out)
 	progress := NewProgress(s.Err, "images", d.quiet || IsTerminal(s.Out))
-	d.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+	d.opts.Run.Progress = progress.Count
 	truth := newAssessment(d.opts.Detector.Classes)
 	folders := slices.Clone(d.opts.Paths)
 	label := func(j pipeline.Judgement) string {
@@ -264,7 +264,7 @@ func (d *detecting) print(ctx context.Context, s Streams, explainer *pipeline.Ex
 		if d.format == "table" {
 			w = ForPeople(s.Out)
 		}
-		if err := truth.print(w); err != nil {
+		if _, err := fmt.Fprint(w, truth); err != nil {
 			return err
 		}
 	}
@@ -430,7 +430,7 @@ func newPrinter(format string, aside, why, raw bool, w io.Writer) func(pipeline.
 		}
 		_, err := fmt.Fprintf(w, "%-7s  %-20s  %10.4f  %9.4f  %8.4f  %s\n", verdict, Printable(j.Class), j.Confidence, j.Score, j.PValue, Printable(j.Path))
 		if err == nil && j.Explanation != nil {
-			err = printReasons(w, j.Explanation)
+			_, err = io.WriteString(w, reasons(j.Explanation))
 		}
 		return err
 	}

@@ -63,8 +63,8 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 		err := printJSON(&line, j)
 		return line.Bytes(), err
 	}
-	progress := NewProgress(s.Err, "images", d.quiet)
-	d.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+	progress := d.progress(s, "images")
+	d.opts.Run.Progress = progress.Count
 	result, err := pipeline.DetectParts(ctx, d.opts, d.to)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {

@@ -26,13 +26,13 @@ var _ = declare("drift", 90, newDrift)
 // watching is the command drift.
 type watching struct {
 	*command
-	opts                       pipeline.DetectOptions
-	running                    *RunFlags
-	load                       func(string) (*pipeline.Detector, error)
-	file, by, page             string
-	alpha                      float64
-	rows                       int
-	asJSON, failOnAlarm, quiet bool
+	opts           pipeline.DetectOptions
+	running        *RunFlags
+	load           func(string) (*pipeline.Detector, error)
+	file, by, page string
+	alpha          float64
+	rows           int
+	failOnAlarm    bool
 }
 
 func newDrift() *command {
@@ -54,10 +54,10 @@ Each row of the table is a part of the images: how many were flagged and their m
 	c.StringVar(&w.opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.section("output")
 	c.IntVar(&w.rows, "rows", 20, "parts of the course that are shown")
-	c.BoolVar(&w.asJSON, "json", false, "print one JSON object")
+	c.addJSON("print one JSON object")
 	c.StringVar(&w.page, "report", "", "write a page with charts to `FILE.html`")
 	c.BoolVar(&w.failOnAlarm, "fail-on-alarm", false, "exit with code 4 if an alarm is raised")
-	c.BoolVar(&w.quiet, "quiet", false, "show no progress")
+	c.addQuiet("show no progress")
 	c.section("speed and limits")
 	w.running = AddRunFlags(c.FlagSet, &w.opts.Run, &w.opts.Backbone)
 	c.rare(append([]string{"rows"}, rareRunFlags...)...)
@@ -99,8 +99,8 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	course := newCourse(w.opts.Detector, w.alpha, len(w.opts.Paths), w.rows)
-	progress := NewProgress(s.Err, "images", w.quiet)
-	w.opts.Run.Progress = func(done, _, total int) { progress.Update(done, total, "") }
+	progress := w.progress(s, "images")
+	w.opts.Run.Progress = progress.Count
 	_, err = pipeline.Detect(ctx, w.opts, func(j pipeline.Judgement) error {
 		at := int64(0)
 		if seen := course.Images + course.Failed; seen < len(times) {
@@ -119,11 +119,7 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 			return err
 		}
 	}
-	if w.asJSON {
-		err = writeJSON(s.Out, course)
-	} else {
-		_, err = fmt.Fprint(ForPeople(s.Out), course)
-	}
+	err = w.print(s, course, course.String())
 	switch {
 	case err != nil:
 		return err
@@ -418,7 +414,7 @@ func (c *course) page(file, by, line string) report.Drift {
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
 		Parts: c.Parts, Classes: c.Classes, Threshold: c.watch.All().Threshold(),
-		Answer: "No alarm.", Commands: []string{line}, Facts: []evaluation.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")}},
+		Answer: "No alarm.", Commands: []string{line}, Facts: []evaluation.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: today()}},
 	}
 	if c.Failed > 0 {
 		page.Notes = append(page.Notes, fmt.Sprintf("%s could not be read.", count(c.Failed, "image")))

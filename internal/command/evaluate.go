@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
@@ -28,14 +27,14 @@ var _ = declare("evaluate", 40, newEvaluate)
 // evaluating is the command evaluate.
 type evaluating struct {
 	*command
-	opts                       pipeline.EvaluateOptions
-	sets                       *SetFlags
-	heads                      *HeadFlags
-	file, methods, network     string
-	leaderboard                string
-	layers                     int
-	load                       func(string) (*pipeline.Detector, error)
-	quiet, verify, assessAlone bool // assessAlone: nothing is compared, the detector is assessed
+	opts                   pipeline.EvaluateOptions
+	sets                   *SetFlags
+	heads                  *HeadFlags
+	file, methods, network string
+	leaderboard            string
+	layers                 int
+	load                   func(string) (*pipeline.Detector, error)
+	verify, assessAlone    bool // assessAlone: nothing is compared, the detector is assessed
 }
 
 func newEvaluate() *command {
@@ -73,7 +72,7 @@ Methods: `+detector.JoinedScore+` (what train judges by), `+detector.HeadScore+`
 	c.StringArrayVar(&e.opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
 	c.means("images", "Images", "Sources", "Roots")
 	c.rare("images")
-	c.BoolVar(&e.quiet, "quiet", false, "show no progress")
+	c.addQuiet("show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&e.opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
 	c.addCacheFlag()
@@ -158,7 +157,11 @@ func (e *evaluating) run(ctx context.Context, s Streams) error {
 	if err != nil || e.opts.Detector == nil {
 		return err
 	}
-	return assess(ctx, e.opts, s)
+	a, err := assess(ctx, e.opts)
+	if err != nil {
+		return err
+	}
+	return e.print(s, nil, a.String())
 }
 
 // compare evaluates the methods and prints what was found.
@@ -173,12 +176,8 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 			return report.Write(opts.Out, e, report.Benchmarks(nil, board)...)
 		}
 	}
-	opts.Commands = []string{e.line()}
-	opts.Facts = []evaluation.Fact{
-		{Name: "version", Value: Version()},
-		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
-	}
-	progress := NewProgress(s.Err, "", e.quiet)
+	opts.Commands, opts.Facts = []string{e.line()}, madeBy()
+	progress := e.progress(s, "")
 	opts.Progress = progress.Phase
 	opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", e.adviseText(text)) }
 	opts.Leaked = func(leaks []evaluation.Leak) { printLeaks(s.Err, leaks) }
@@ -189,13 +188,11 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if err := printResults(ForPeople(s.Out), results, filepath.Join(opts.Out, "report.html")); err != nil {
-		return err
-	}
+	text := resultsText(results, filepath.Join(opts.Out, "report.html"))
 	if reliability != nil {
-		return printReliability(ForPeople(s.Out), *reliability)
+		text += reliabilityText(*reliability)
 	}
-	return nil
+	return e.print(s, nil, text)
 }
 
 // printLeaks prints which images are in two sets.
@@ -208,9 +205,10 @@ func printLeaks(w io.Writer, leaks []evaluation.Leak) {
 	t.Flush()
 }
 
-// printReliability prints how often confidences are right: the reliability diagram as
-// a table.
-func printReliability(w io.Writer, r evaluation.Reliability) error {
+// reliabilityText says how often confidences are right: the reliability diagram as a
+// table.
+func reliabilityText(r evaluation.Reliability) string {
+	w := new(strings.Builder)
 	fmt.Fprintf(w, "Confidence of the class: %s\n", r)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "confidence\tright\timages\t")
@@ -219,16 +217,18 @@ func printReliability(w io.Writer, r evaluation.Reliability) error {
 			fmt.Fprintf(t, "%.3f\t%.3f\t%d\t\n", b.Confidence, b.Right, b.N)
 		}
 	}
-	return t.Flush()
+	t.Flush()
+	return w.String()
 }
 
-// mostMethods bounds the rows that printResults prints, so that they and those of
-// printReliability fit a screen.
+// mostMethods bounds the rows of resultsText, so that they and those of reliabilityText
+// fit a screen.
 const mostMethods = 20
 
-// printResults prints the methods with their means over the near and the far
-// sets, and the file with the rest.
-func printResults(w io.Writer, results []metrics.Measurement, rest string) error {
+// resultsText lists the methods with their means over the near and the far sets, and
+// names the file with the rest.
+func resultsText(results []metrics.Measurement, rest string) string {
+	w := new(strings.Builder)
 	type key struct{ method, group string }
 	means, deviations := map[key]metrics.Measurement{}, map[key]metrics.Measurement{}
 	var methods []string
@@ -279,22 +279,19 @@ func printResults(w io.Writer, results []metrics.Measurement, rest string) error
 		k := key{method, groups[0]}
 		fmt.Fprintf(t, "%s\t\n", cell(means[k].IDAcc, deviations[k].IDAcc))
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	if n := len(methods) - mostMethods; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n, "method"))
 	}
 	if len(seeds) > 1 {
 		fmt.Fprint(w, "Means ± standard deviations over the seeds. ")
 	}
-	_, err := fmt.Fprintf(w, "Each set, AUPR and intervals: %s\n", rest)
-	return err
+	fmt.Fprintf(w, "Each set, AUPR and intervals: %s\n", rest)
+	return w.String()
 }
 
-// assess prints how often the detector is right on the test sets at its own
-// threshold.
-func assess(ctx context.Context, opts pipeline.EvaluateOptions, s Streams) error {
+// assess says how often the detector is right on the test sets at its own threshold.
+func assess(ctx context.Context, opts pipeline.EvaluateOptions) (*assessment, error) {
 	a := newAssessment(opts.Detector.Classes)
 	add := func(dir string, label func(set *features.Set, row int) string) (err error) {
 		table, err := features.OpenTable(ctx, nil, dir) // which names a row that is absurd
@@ -333,8 +330,5 @@ func assess(ctx context.Context, opts pipeline.EvaluateOptions, s Streams) error
 			err = add(set.Features, func(*features.Set, int) string { return set.Group + "-OOD " + set.Name })
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return a.print(ForPeople(s.Out))
+	return a, err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"image"
-	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -19,8 +18,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
-// printReasons prints an explanation below the line of its verdict.
-func printReasons(w io.Writer, e *pipeline.Explanation) error {
+// reasons is the text of an explanation below the line of its verdict.
+func reasons(e *pipeline.Explanation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "         %s\n", e.Why)
 	for _, p := range e.Parts {
@@ -55,8 +54,7 @@ func printReasons(w io.Writer, e *pipeline.Explanation) error {
 			b.WriteString("\n")
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 var shades = []string{"·", "░", "▒", "▓", "█"}
@@ -214,13 +212,8 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 
 // pageFacts lists what a reader needs to repeat a run of detect.
 func pageFacts(file string, d *pipeline.Detector, e *pipeline.Explainer, p *page) []evaluation.Fact {
-	facts := []evaluation.Fact{
-		{Name: "version", Value: Version()},
-		{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
-		{Name: "detector", Value: file},
-		{Name: "score", Value: d.ScoreName()},
-		{Name: "images", Value: fmt.Sprintf("%s, %d of them out of distribution, %d unreadable", count(len(p.scores)+p.unread, "image"), p.ood, p.unread)},
-	}
+	facts := append(madeBy(), evaluation.Fact{Name: "detector", Value: file}, evaluation.Fact{Name: "score", Value: d.ScoreName()},
+		evaluation.Fact{Name: "images", Value: fmt.Sprintf("%s, %d of them out of distribution, %d unreadable", count(len(p.scores)+p.unread, "image"), p.ood, p.unread)})
 	if d.Source.Model != "" {
 		facts = append(facts, evaluation.Fact{Name: "backbone", Value: filepath.Base(d.Source.Model)})
 	}

@@ -23,12 +23,11 @@ var _ = declare("extract", 10, newExtract)
 // extracting is the command extract.
 type extracting struct {
 	*command
-	opts          pipeline.ExtractOptions
-	images        []string
-	size, shard   string
-	checking      *checkFlags
-	running       *RunFlags
-	asJSON, quiet bool
+	opts        pipeline.ExtractOptions
+	images      []string
+	size, shard string
+	checking    *checkFlags
+	running     *RunFlags
 }
 
 func newExtract() *command { return newExtracting().command }
@@ -74,8 +73,8 @@ Running it again processes only images that are new or whose size or modificatio
 	c.BoolVar(&opts.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&opts.Verify, "verify", false, "find changed images by reading them, not by size and time")
 	c.BoolVar(&opts.Force, "force", false, "replace a set of another model, folder or shard, or a damaged one")
-	c.BoolVar(&e.asJSON, "json", false, "print the result as one JSON object")
-	c.BoolVar(&e.quiet, "quiet", false, "show no progress")
+	c.addJSON("print the result as one JSON object")
+	c.addQuiet("show no progress")
 	c.programOnly("images", "parts", "speculate", "model", "out", "cache", "dtype", "parquet", "json", "quiet")
 	c.section("check")
 	e.checking = addCheckFlags(c)
@@ -149,12 +148,12 @@ func (e *extracting) run(ctx context.Context, s Streams) error {
 	if e.checking.on {
 		return e.runCheck(ctx, s)
 	}
-	return runExtract(ctx, *opts, e.asJSON, e.quiet, s)
+	return e.extract(ctx, s)
 }
 
-// runExtract extracts features and prints the result.
-func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet bool, s Streams) error {
-	progress := NewProgress(s.Err, "images", quiet)
+// extract extracts features and prints the result.
+func (e *extracting) extract(ctx context.Context, s Streams) error {
+	opts, progress := &e.opts, e.progress(s, "images")
 	opts.Run.Progress = func(done, failed, total int) {
 		note := ""
 		if failed > 0 {
@@ -169,7 +168,7 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 		}
 		plan = &p
 	}
-	result, err := pipeline.Extract(ctx, opts)
+	result, err := pipeline.Extract(ctx, *opts)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
 		fmt.Fprintln(s.Err, "extract: finished images are saved; the same command continues")
@@ -177,73 +176,65 @@ func runExtract(ctx context.Context, opts pipeline.ExtractOptions, asJSON, quiet
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = printExtraction(s.Out, opts.Out, result, plan)
-	} else {
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
-			opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)
-		if result.Unfinished != nil && !quiet {
-			fmt.Fprintf(ForPeople(s.Err), "extract: part %s is written; %s is no feature set yet: %v\n", opts.Shard, opts.Out, result.Unfinished)
-		}
-		if !quiet {
-			tellClasses(ForPeople(s.Err), result)
-			if text := oddImages(result.Oriented, result.Enlarged, opts.Backbone.ApplyEXIF); text != "" {
-				fmt.Fprintf(s.Err, "extract: of %s, %s\n", count(result.New, "new image"), text)
-			}
-		}
-	}
-	if d := result.Meta.D; d > manyPixels && opts.Model == extractor.PixelsName && !quiet {
-		fmt.Fprintf(s.Err, "extract: each image has %d features, one for each pixel and channel: training is slow and approximate with so many; --size makes fewer (--size 32: %d for grey images, %d for colour)\n", d, 32*32, 3*32*32)
-	}
-	if err != nil {
+	if err := e.print(s, extractionJSON(opts.Out, result, plan), fmt.Sprintf("%s: %s × %s, %s (%d new, %d known, %d unreadable, %d other files)\n",
+		opts.Out, count(result.Meta.N, "image"), count(result.Meta.D, "feature"), count(len(result.Meta.Classes), "class"), result.New, result.Reused, len(result.Failed), result.Skipped)); err != nil {
 		return err
 	}
-	if n := len(result.Failed); n > 0 {
-		where := opts.Out
-		if opts.Parts {
-			where = partOf(where, opts.Shard)
-		}
-		if !quiet {
-			for _, fail := range result.Failed[:min(n, 10)] {
-				fmt.Fprintf(s.Err, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
-			}
-		}
-		listed := filepath.Join(where, "errors.jsonl")
-		if bucket.IsURL(where) {
-			listed = where + "/errors.jsonl"
-		}
-		return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
+	if !e.quiet {
+		e.tell(ForPeople(s.Err), result)
 	}
-	return nil
+	n := len(result.Failed)
+	if n == 0 {
+		return nil
+	}
+	where := opts.Out
+	if opts.Parts {
+		where = partOf(where, opts.Shard)
+	}
+	listed := filepath.Join(where, "errors.jsonl")
+	if bucket.IsURL(where) {
+		listed = where + "/errors.jsonl"
+	}
+	return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
 }
 
-// printExtraction prints the result of extract --json.
-func printExtraction(w io.Writer, out string, result *pipeline.ExtractResult, plan *extractor.Plan) error {
-	return writeJSON(w, struct {
-		Out     string `json:"out"`
-		N       int    `json:"n"`
-		D       int    `json:"d"`
-		New     int    `json:"new"`
-		Reused  int    `json:"reused"`
-		Failed  int    `json:"failed"`
-		Skipped int    `json:"skipped"`
-		Hidden  int    `json:"hidden"`
+// tell says what a person should know of the result.
+func (e *extracting) tell(w io.Writer, result *pipeline.ExtractResult) {
+	if !e.asJSON {
+		if result.Unfinished != nil {
+			fmt.Fprintf(w, "extract: part %s is written; %s is no feature set yet: %v\n", e.opts.Shard, e.opts.Out, result.Unfinished)
+		}
+		tellClasses(w, result)
+		if text := oddImages(result.Oriented, result.Enlarged, e.opts.Backbone.ApplyEXIF); text != "" {
+			fmt.Fprintf(w, "extract: of %s, %s\n", count(result.New, "new image"), text)
+		}
+	}
+	if d := result.Meta.D; d > manyPixels && e.opts.Model == extractor.PixelsName {
+		fmt.Fprintf(w, "extract: each image has %d features, one for each pixel and channel: training is slow and approximate with so many; --size makes fewer (--size 32: %d for grey images, %d for colour)\n", d, 32*32, 3*32*32)
+	}
+	tellFailed(w, result.Failed)
+}
 
-		Oriented int `json:"oriented"`
-		Enlarged int `json:"enlarged"`
+// tellFailed lists the first of the images that could not be read.
+func tellFailed(w io.Writer, failed []features.Failure) {
+	for _, fail := range failed[:min(len(failed), 10)] {
+		fmt.Fprintf(w, "unreadable: %s: %s\n", Printable(fail.Path), fail.Error)
+	}
+}
 
-		Unfinished string `json:"unfinished,omitempty"`
-
-		// Waited is in seconds.
-		Waited float64 `json:"waited,omitempty"`
-
-		Quantised bool               `json:"quantised"`
-		Machines  []features.Machine `json:"machines,omitempty"`
-
-		Classes []pipeline.ClassCount `json:"classes"`
-		Empty   []string              `json:"empty,omitempty"`
-		Plan    *extractor.Plan       `json:"plan,omitempty"`
-	}{out, result.Meta.N, result.Meta.D, result.New, result.Reused, len(result.Failed), result.Skipped, result.Hidden, result.Oriented, result.Enlarged, text(result.Unfinished), result.Waited.Seconds(), result.Quantised, result.Meta.Machines, result.Classes, result.Empty, plan})
+// extractionJSON is what extract --json prints.
+func extractionJSON(out string, result *pipeline.ExtractResult, plan *extractor.Plan) any {
+	return struct {
+		Out string `json:"out"`
+		N   int    `json:"n"`
+		D   int    `json:"d"`
+		*pipeline.ExtractResult
+		Failed     int                `json:"failed"`
+		Unfinished string             `json:"unfinished,omitempty"`
+		Waited     float64            `json:"waited,omitempty"` // seconds
+		Machines   []features.Machine `json:"machines,omitempty"`
+		Plan       *extractor.Plan    `json:"plan,omitempty"`
+	}{out, result.Meta.N, result.Meta.D, result, len(result.Failed), text(result.Unfinished), result.Waited.Seconds(), result.Meta.Machines, plan}
 }
 
 // partOf names the folder of a part to people.
@@ -284,17 +275,11 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 			fmt.Fprintf(w, "  %-30s %d\n", Printable(class.Name), class.Images)
 		}
 		if class.Images < tiny {
-			few = append(few, Printable(class.Name))
+			few = append(few, class.Name)
 		}
 	}
 	if n := len(result.Classes); n > most {
 		fmt.Fprintf(w, "  and %d more\n", n-most)
-	}
-	some := func(names []string) string {
-		if len(names) > 10 {
-			return strings.Join(names[:10], ", ") + fmt.Sprintf(" and %d more", len(names)-10)
-		}
-		return strings.Join(names, ", ")
 	}
 	switch n := inClasses(result.Classes); {
 	case n == 0:
@@ -303,14 +288,10 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 		fmt.Fprintf(w, "extract: %s without a label, in no folder of a class: train leaves out what has no label\n", count(result.Meta.N-n, "image"))
 	}
 	if len(few) > 0 {
-		fmt.Fprintf(w, "extract: warning: fewer than %d images in %s: %s\n", tiny, count(len(few), "class"), some(few))
+		fmt.Fprintf(w, "extract: warning: fewer than %d images in %s: %s\n", tiny, count(len(few), "class"), some(few, 10))
 	}
 	if len(result.Empty) > 0 {
-		var names []string
-		for _, name := range result.Empty {
-			names = append(names, Printable(name))
-		}
-		fmt.Fprintf(w, "extract: warning: %s without images, not counted as classes: %s\n", count(len(names), "folder"), some(names))
+		fmt.Fprintf(w, "extract: warning: %s without images, not counted as classes: %s\n", count(len(result.Empty), "folder"), some(result.Empty, 10))
 	}
 	if result.Quantised {
 		fmt.Fprintf(w, "extract: warning: %s\n", quantisedText(extractor.Products()))

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -31,8 +30,8 @@ func newInspect() *command {
 	c.section("output")
 	out := c.String("out", "", "folder `REPORT` to write to")
 	c.means("out", "Out")
-	asJSON := c.Bool("json", false, "print the result as one JSON object")
-	quiet := c.Bool("quiet", false, "show no progress")
+	c.addJSON("print the result as one JSON object")
+	c.addQuiet("show no progress")
 	c.section("running")
 	c.IntVar(&opts.Folds, "folds", evaluation.DefaultFolds, "parts for predictions by heads that were fitted without the image")
 	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
@@ -48,7 +47,7 @@ func newInspect() *command {
 		if err := report.Check(*out); err != nil {
 			return err
 		}
-		progress := NewProgress(s.Err, "", *quiet)
+		progress := c.progress(s, "")
 		opts.Progress = progress.Phase
 		r, err := pipeline.Inspect(ctx, opts)
 		if err != nil {
@@ -64,7 +63,7 @@ func newInspect() *command {
 		if err != nil {
 			return err
 		}
-		return printInspection(s, *out, r, *asJSON)
+		return c.printInspection(s, *out, r)
 	}
 	return c.done()
 }
@@ -90,10 +89,7 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 		Lead:     []string{inspectionLead(r)},
 		Notes:    inspectionNotes(r),
 		Commands: []string{line},
-		Facts: []evaluation.Fact{
-			{Name: "version", Value: Version()},
-			{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
-		},
+		Facts:    madeBy(),
 	}
 	for _, k := range issueKinds {
 		section := report.FindingSection{ID: string(k.kind), Title: k.title, Note: k.note}
@@ -159,44 +155,39 @@ func inspectionNotes(r *pipeline.InspectReport) []string {
 	return notes
 }
 
-func printInspection(s Streams, out string, r *pipeline.InspectReport, asJSON bool) error {
-	counts := map[training.IssueKind]int{}
-	for _, i := range r.Issues {
-		counts[i.Kind]++
+func (c *command) printInspection(s Streams, out string, r *pipeline.InspectReport) error {
+	result := struct {
+		Out        string         `json:"out"`
+		Rows       int            `json:"rows"`
+		Test       int            `json:"test,omitempty"`
+		Accuracy   *float64       `json:"accuracy"` // out of fold
+		Issues     map[string]int `json:"issues"`
+		Odd        int            `json:"odd"`
+		Unread     int            `json:"unread"`
+		Unlabelled int            `json:"unlabelled"`
+	}{out, r.Rows, r.Test, nil, map[string]int{}, len(r.Odd), r.Unread, r.Unlabelled}
+	if !math.IsNaN(r.Accuracy) {
+		result.Accuracy = &r.Accuracy
 	}
-	if asJSON {
-		kinds := map[string]int{}
-		for _, k := range issueKinds {
-			kinds[string(k.kind)] = counts[k.kind]
+	if !c.asJSON {
+		for _, note := range inspectionNotes(r) {
+			fmt.Fprintf(ForPeople(s.Err), "inspect: note: %s\n", note)
 		}
-		result := struct {
-			Out        string         `json:"out"`
-			Rows       int            `json:"rows"`
-			Test       int            `json:"test,omitempty"`
-			Accuracy   *float64       `json:"accuracy"` // out of fold
-			Issues     map[string]int `json:"issues"`
-			Odd        int            `json:"odd"`
-			Unread     int            `json:"unread"`
-			Unlabelled int            `json:"unlabelled"`
-		}{out, r.Rows, r.Test, nil, kinds, len(r.Odd), r.Unread, r.Unlabelled}
-		if !math.IsNaN(r.Accuracy) {
-			result.Accuracy = &r.Accuracy
-		}
-		return writeJSON(s.Out, result)
 	}
-	w := ForPeople(s.Out)
-	for _, note := range inspectionNotes(r) {
-		fmt.Fprintf(ForPeople(s.Err), "inspect: note: %s\n", note)
-	}
-	fmt.Fprintln(w, inspectionLead(r))
+	text := inspectionLead(r) + "\n"
 	for _, k := range issueKinds {
-		if k.kind == training.Leak && r.Test == 0 {
-			continue
+		n := 0
+		for _, i := range r.Issues {
+			if i.Kind == k.kind {
+				n++
+			}
 		}
-		fmt.Fprintf(w, "%6d  %s\n", counts[k.kind], k.what)
+		result.Issues[string(k.kind)] = n
+		if k.kind != training.Leak || r.Test > 0 {
+			text += fmt.Sprintf("%6d  %s\n", n, k.what)
+		}
 	}
-	fmt.Fprintf(w, "%6d  %s\n", len(r.Odd), "odd files")
-	_, err := fmt.Fprintf(w, "Look at %s; delete from %s what you disagree with; then train with --exclude or --relabel %s.\n",
-		filepath.Join(out, "report.html"), filepath.Join(out, "issues.csv"), filepath.Join(out, "issues.csv"))
-	return err
+	issues := filepath.Join(out, "issues.csv")
+	return c.print(s, result, text+fmt.Sprintf("%6d  odd files\nLook at %s; delete from %s what you disagree with; then train with --exclude or --relabel %s.\n",
+		len(r.Odd), filepath.Join(out, "report.html"), issues, issues))
 }

@@ -25,7 +25,7 @@ func newMerge() *command {
 	c.sets(&backbone)
 	addDriftFlag(c.FlagSet, &backbone)
 	c.addCacheFlag()
-	asJSON := c.Bool("json", false, "print the result as one JSON object")
+	c.addJSON("print the result as one JSON object")
 	c.required = []string{"out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() == 0 {
@@ -46,19 +46,15 @@ func newMerge() *command {
 			return err
 		}
 		warnMixed(ForPeople(s.Err), c.cmd.Name(), meta)
-		if *asJSON {
-			err = writeJSON(s.Out, struct {
-				Out      string             `json:"out"`
-				N        int                `json:"n"`
-				D        int                `json:"d"`
-				Shards   int                `json:"shards"`
-				Failed   int                `json:"failed"`
-				Machines []features.Machine `json:"machines,omitempty"`
-			}{*out, meta.N, meta.D, c.NArg(), len(failed), meta.Machines})
-		} else {
-			_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s × %s, %s, of %s (%d unreadable)\n",
-				*out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class"), count(c.NArg(), "shard"), len(failed))
-		}
+		err = c.print(s, struct {
+			Out      string             `json:"out"`
+			N        int                `json:"n"`
+			D        int                `json:"d"`
+			Shards   int                `json:"shards"`
+			Failed   int                `json:"failed"`
+			Machines []features.Machine `json:"machines,omitempty"`
+		}{*out, meta.N, meta.D, c.NArg(), len(failed), meta.Machines}, fmt.Sprintf("%s: %s × %s, %s, of %s (%d unreadable)\n",
+			*out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class"), count(c.NArg(), "shard"), len(failed)))
 		if err == nil && len(failed) > 0 {
 			err = fmt.Errorf("%w: %d, all listed in %s", ErrPartial, len(failed), filepath.Join(*out, "errors.jsonl"))
 		}

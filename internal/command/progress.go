@@ -84,6 +84,9 @@ func (p *Progress) Update(done, total int, note string) {
 	}
 }
 
+// Count is Update without a note.
+func (p *Progress) Count(done, _, total int) { p.Update(done, total, "") }
+
 // every is the time between two lines of a command that runs for so long: an hour
 // prints about 20.
 func (p *Progress) every(running time.Duration) time.Duration {

@@ -33,7 +33,6 @@ type serving struct {
 	metrics, place, keepDir       string
 	format                        string
 	size                          float64
-	quiet                         bool
 }
 
 func newServe() *command {
@@ -81,7 +80,7 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 	v.addLimits()
 	c.section("log")
 	Choice(c.FlagSet, &v.format, "log", "text", "text|json", "form of the log on standard error")
-	c.BoolVar(&v.quiet, "quiet", false, "log no requests, only what is wrong or changes")
+	c.addQuiet("log no requests, only what is wrong or changes")
 	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}

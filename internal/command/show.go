@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -36,7 +36,7 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 	c.means("out", "Out")
 	c.StringArrayVar(&opts.Features, "features", nil, "`FEATURES` that the detector was trained on, if they were moved (repeat)")
 	c.StringArrayVar(&opts.Roots, "images", nil, "`FOLDER` that images may come from (repeat); default: those that the feature sets record")
-	asJSON := c.Bool("json", false, "print one JSON object")
+	c.addJSON("print one JSON object")
 	load := addPublicKeyFlag(c.FlagSet)
 	c.run = func(ctx context.Context, s Streams) error {
 		if c.NArg() != 1 {
@@ -49,7 +49,12 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 					return Usagef("--%s goes with a DETECTOR, and %s is a folder", name, file)
 				}
 			}
-			return showFolder(ctx, s, file, *asJSON)
+			now := time.Now()
+			f, err := pipeline.LookAt(ctx, file, now)
+			if err != nil {
+				return err
+			}
+			return c.print(s, f, folderText(file, f, now))
 		}
 		var err error
 		if opts.Detector, err = load(file); err != nil {
@@ -71,10 +76,7 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 				return err
 			}
 		}
-		if *asJSON {
-			return writeJSON(s.Out, c.summaryJSON(summary, file, *out))
-		}
-		return c.printSummary(ForPeople(s.Out), summary, file, *out)
+		return c.print(s, c.summaryJSON(summary, file, *out), c.summaryText(summary, file, *out))
 	}
 	return c.done()
 }
@@ -108,7 +110,7 @@ func share(n, of int) float64 {
 // detectorLead says in a few sentences how good a detector is.
 func detectorLead(s *pipeline.Summary) []string {
 	d := s.Detector
-	lead := []string{fmt.Sprintf("It knows %s: %s. Trained on %s.", count(len(d.Classes), "class"), someClasses(d.Classes), count(d.Training.Rows.Train, "image"))}
+	lead := []string{fmt.Sprintf("It knows %s: %s. Trained on %s.", count(len(d.Classes), "class"), some(d.Classes, 12), count(d.Training.Rows.Train, "image"))}
 	if right, images := rightOf(s); images > 0 {
 		lead = append(lead, fmt.Sprintf("Of %s that it was not trained on, %s are given the right class.", count(images, "validation image"), percent(right, images)))
 	}
@@ -130,19 +132,6 @@ func detectorLead(s *pipeline.Summary) []string {
 			a.AUROC, 100*a.Caught, Printable(name), hardest.AUROC, Printable(hardest.TakenFor)))
 	}
 	return lead
-}
-
-// someClasses lists classes, but not more than a line.
-func someClasses(names []string) string {
-	const most = 12
-	var shown []string
-	for _, name := range names[:min(len(names), most)] {
-		shown = append(shown, Printable(name))
-	}
-	if n := len(names) - len(shown); n > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(shown, ", "), n)
-	}
-	return strings.Join(shown, ", ")
 }
 
 // rightOf counts the validation images that are given the right class.
@@ -167,9 +156,9 @@ func hardestClass(a *pipeline.Assessment) (string, detector.AssessedClass) {
 	return hardest, a.Classes[hardest]
 }
 
-// printSummary prints what is known of a detector.
-func (c *command) printSummary(w io.Writer, s *pipeline.Summary, file, page string) error {
-	d := s.Detector
+// summaryText says what is known of a detector.
+func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
+	d, w := s.Detector, new(strings.Builder)
 	fmt.Fprintf(w, "%s\n%s\n\n", file, strings.Join(detectorLead(s), "\n"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "class\ttraining\tvalidation\tcalibration\tright\tfalsely flagged\t")
@@ -198,9 +187,7 @@ func (c *command) printSummary(w io.Writer, s *pipeline.Summary, file, page stri
 		}
 		fmt.Fprintln(t)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	if n := len(classes) - mostRows; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n, "class"))
 	}
@@ -224,9 +211,7 @@ func (c *command) printSummary(w io.Writer, s *pipeline.Summary, file, page stri
 		fmt.Fprintf(w, "note: probe: %s\n", noProbe)
 	}
 	if page == "" {
-		_, err := fmt.Fprintln(w, "\n--out FILE.html writes a page with curves and pictures")
-		return err
+		return w.String() + "\n--out FILE.html writes a page with curves and pictures\n"
 	}
-	_, err := fmt.Fprintf(w, "\nlook at %s\n", page)
-	return err
+	return w.String() + fmt.Sprintf("\nlook at %s\n", page)
 }

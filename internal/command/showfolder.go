@@ -2,9 +2,7 @@ package command
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -14,20 +12,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-// showFolder prints how far the runs have come that write a folder.
-func showFolder(ctx context.Context, s Streams, dir string, asJSON bool) error {
-	now := time.Now()
-	f, err := pipeline.LookAt(ctx, dir, now)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return writeJSON(s.Out, f)
-	}
-	return printFolder(ForPeople(s.Out), dir, f, now)
-}
-
-func printFolder(w io.Writer, dir string, f *pipeline.RunFolder, now time.Time) error {
+// folderText says how far the runs have come that write a folder.
+func folderText(dir string, f *pipeline.RunFolder, now time.Time) string {
+	w := new(strings.Builder)
 	of := ""
 	if f.Total >= 0 {
 		of = fmt.Sprintf(" of %d", f.Total)
@@ -42,10 +29,7 @@ func printFolder(w io.Writer, dir string, f *pipeline.RunFolder, now time.Time) 
 	if f.Left > 0 {
 		fmt.Fprintf(w, ", about %s left", pipeline.DurationText(f.Left))
 	}
-	fmt.Fprintln(w)
-	if err := printShards(w, f.Shards, now); err != nil {
-		return err
-	}
+	fmt.Fprintf(w, "\n%s", shardsText(f.Shards, now))
 	const most = 10
 	kinds := pipeline.MostErrors(f.Errors)
 	for _, kind := range kinds[:min(len(kinds), most)] {
@@ -73,16 +57,15 @@ func printFolder(w io.Writer, dir string, f *pipeline.RunFolder, now time.Time) 
 			}
 			fmt.Fprintf(t, "%s\t%d\t%d\t\n", Printable(name), v.Classes[name].Images, v.Classes[name].OOD)
 		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
+		t.Flush()
 		fmt.Fprintf(w, "p-values in steps of 1/%d: %v\n", len(v.PValues), v.PValues)
 	}
-	return nil
+	return w.String()
 }
 
-// printShards prints a line for each shard; of many, for those that need a look.
-func printShards(w io.Writer, shards []pipeline.RunShard, now time.Time) error {
+// shardsText has a line for each shard; of many, for those that need a look.
+func shardsText(shards []pipeline.RunShard, now time.Time) string {
+	w := new(strings.Builder)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
 	total := func(s pipeline.RunShard) string {
@@ -113,13 +96,11 @@ func printShards(w io.Writer, shards []pipeline.RunShard, now time.Time) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, total(shard), speed, failed, moved)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	if left := len(shards) - shown; left > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
 	}
-	return nil
+	return w.String()
 }
 
 // inShards says how many errors of a kind there are in each shard, the most first.

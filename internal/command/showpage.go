@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -136,7 +135,7 @@ func detectorFacts(d *pipeline.Detector) []evaluation.Fact {
 	facts := []evaluation.Fact{
 		{Name: "trained by", Value: cmp.Or(d.Training.Tool, "a program that did not record its version")},
 		{Name: "shown by", Value: Version()},
-		{Name: "date of this page", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")},
+		{Name: "date of this page", Value: today()},
 		{Name: "seeds", Value: strings.Trim(fmt.Sprint(d.Seeds), "[]")},
 		{Name: "score", Value: d.ScoreName()},
 	}

@@ -7,7 +7,10 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Printable quotes a name that would disturb a terminal or the table.
@@ -106,4 +109,25 @@ func count(n int, what string) string {
 		return fmt.Sprintf("%d %ses", n, what)
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// some lists names as they can be printed, but not more than most.
+func some(names []string, most int) string {
+	var shown []string
+	for _, name := range names[:min(len(names), most)] {
+		shown = append(shown, Printable(name))
+	}
+	text := strings.Join(shown, ", ")
+	if more := len(names) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// today is the date that pages have.
+func today() string { return time.Now().UTC().Format("2 January 2006, 15:04 UTC") }
+
+// madeBy says by what and when a page was made.
+func madeBy() []evaluation.Fact {
+	return []evaluation.Fact{{Name: "version", Value: Version()}, {Name: "date", Value: today()}}
 }

@@ -28,13 +28,13 @@ var _ = declare("train", 20, newTrain)
 // fitting is the command train.
 type fitting struct {
 	*command
-	heads                        *HeadFlags // whose options are those of the training
-	adding                       *addFlags
-	out, page                    string
-	roots                        []string
-	bundle, force, asJSON, quiet bool
-	alarms                       float64
-	resume, restart, verify      bool
+	heads                   *HeadFlags // whose options are those of the training
+	adding                  *addFlags
+	out, page               string
+	roots                   []string
+	bundle, force           bool
+	alarms                  float64
+	resume, restart, verify bool
 }
 
 func newTrain() *command { return newTraining().command }
@@ -65,8 +65,8 @@ An interrupted training continues with the same command, and the detector is bit
 	c.BoolVar(&t.bundle, "bundle", false, "make DETECTOR a folder with a copy of the model, for any machine")
 	c.BoolVar(&t.force, "force", false, "replace a detector of other classes")
 	c.means("force", "Force")
-	c.BoolVar(&t.asJSON, "json", false, "print the result as one JSON object")
-	c.BoolVar(&t.quiet, "quiet", false, "show no progress")
+	c.addJSON("print the result as one JSON object")
+	c.addQuiet("show no progress")
 	c.programOnly("out", "report", "images", "bundle", "force", "json", "quiet")
 	c.rare("images")
 	c.section("threshold")
@@ -215,7 +215,7 @@ func (t *fitting) run(ctx context.Context, s Streams) error {
 	if err := t.prepare(ctx, opts, s); err != nil {
 		return err
 	}
-	progress := NewProgress(s.Err, "epochs", t.quiet)
+	progress := t.progress(s, "epochs")
 	classes, _ := t.classes() // what is wrong with the sets is found below
 	shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
 	opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
@@ -234,7 +234,7 @@ func (t *fitting) run(ctx context.Context, s Streams) error {
 	var result *pipeline.TrainResult
 	var change *pipeline.Addition
 	if t.adding.on() {
-		detector, result, change, err = t.adding.run(ctx, s, opts, t.quiet)
+		detector, result, change, err = t.adding.run(ctx, s, opts)
 	} else {
 		detector, result, err = pipeline.Train(ctx, opts)
 	}
@@ -269,25 +269,22 @@ func (t *fitting) tell(ctx context.Context, s Streams, d *pipeline.Detector, r *
 			return fmt.Errorf("%s is saved, but not the page: %w", t.out, err)
 		}
 	}
-	if t.asJSON {
-		type addition struct {
-			Detector string `json:"detector"` // before
-			*pipeline.Addition
-		}
-		result := struct {
-			*pipeline.TrainResult
-			Addition *addition `json:"addition,omitempty"`
-		}{TrainResult: r}
-		if change != nil {
-			result.Addition = &addition{t.adding.file, change}
-		}
-		err = writeJSON(s.Out, result)
-	} else {
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s\n%s", t.out, describe(d, r), t.adding.describe(change))
-		if err == nil && t.page != "" {
-			_, err = fmt.Fprintf(ForPeople(s.Out), "look at %s\n", t.page)
-		}
+	type addition struct {
+		Detector string `json:"detector"` // before
+		*pipeline.Addition
 	}
+	result := struct {
+		*pipeline.TrainResult
+		Addition *addition `json:"addition,omitempty"`
+	}{TrainResult: r}
+	if change != nil {
+		result.Addition = &addition{t.adding.file, change}
+	}
+	text := fmt.Sprintf("%s: %s\n%s", t.out, describe(d, r), t.adding.describe(change))
+	if t.page != "" {
+		text += fmt.Sprintf("look at %s\n", t.page)
+	}
+	err = t.print(s, result, text)
 	return errors.Join(err, t.adding.unreadable(s.Err, change))
 }
 
@@ -324,10 +321,10 @@ func mayReplace(stderr io.Writer, out string, of func() ([]string, error)) error
 	added := slices.DeleteFunc(slices.Clone(classes), func(class string) bool { return slices.Contains(old.Classes, class) })
 	var differences []string
 	if len(missing) > 0 {
-		differences = append(differences, "the features lack "+some(missing))
+		differences = append(differences, "the features lack "+some(missing, 4))
 	}
 	if len(added) > 0 {
-		differences = append(differences, "the detector lacks "+some(added))
+		differences = append(differences, "the detector lacks "+some(added, 4))
 	}
 	if len(differences) > 0 {
 		return fmt.Errorf("%s exists and has %s, the features have %d: %s; --force replaces it", out, count(len(old.Classes), "class"), len(classes), strings.Join(differences, ", "))
@@ -354,20 +351,6 @@ func classesOf(sets []string) (classes []string, err error) {
 		}
 	}
 	return classes, nil
-}
-
-// some lists names as they can be printed, but not more than a few.
-func some(names []string) string {
-	const most = 4
-	var shown []string
-	for _, name := range names[:min(len(names), most)] {
-		shown = append(shown, Printable(name))
-	}
-	text := strings.Join(shown, ", ")
-	if more := len(names) - len(shown); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // adviseTraining adds to an error of training what to do next; checkpoint is its file, ""

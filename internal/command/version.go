@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -21,12 +20,12 @@ var _ = declare("version", 170, newVersion)
 
 func newVersion() *command {
 	c := newCommand("version", "[flags]", "Print the version and what it runs on", "Prints the version, the commit, the onnxruntime library that is found, and the processor's features.")
-	asJSON := c.Bool("json", false, "print one JSON object")
+	c.addJSON("print one JSON object")
 	c.run = func(_ context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {
 			return err
 		}
-		return printVersion(s.Out, *asJSON)
+		return c.printVersion(s)
 	}
 	return c.done()
 }
@@ -47,7 +46,7 @@ func commit() (commit string) {
 }
 
 // printVersion prints the version and what it runs on.
-func printVersion(w io.Writer, asJSON bool) error {
+func (c *command) printVersion(s Streams) error {
 	var v struct {
 		Version     string   `json:"version"`
 		Commit      string   `json:"commit,omitempty"`
@@ -70,16 +69,15 @@ func printVersion(w io.Writer, asJSON bool) error {
 			library = v.Runtime + ", " + file
 		}
 	}
-	if asJSON {
-		return writeJSON(w, v)
-	}
-	t := tabwriter.NewWriter(ForPeople(w), 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "mlrbfn\t%s\n", v.Version)
 	if v.Commit != "" {
 		fmt.Fprintf(t, "commit\t%s\n", v.Commit)
 	}
 	fmt.Fprintf(t, "built with\t%s for %s\nonnxruntime\t%s\nkernels\t%s\nprocessor\t%s\n", v.Go, v.Platform, library, v.Kernels, strings.Join(v.Processor, " "))
-	return t.Flush()
+	t.Flush()
+	return c.print(s, v, text.String())
 }
 
 // processor names those features of the processor that results or speed depend
