@@ -12,11 +12,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
-var _ = declare("ablate", 150, newAblate)
+var _ = declare("ablate", 150, "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Measure what depth and each step of the paper's head are worth",
+	`Trains MLRBFNs and ReLU networks (scored by MSP) of several depths, as in the paper's figure 6, and MLRBFNs without one of the paper's steps, all on the same features for the same number of epochs. Writes REPORT/ablation.csv and figures. The defaults are the paper's settings.`, addAblate)
 
-func newAblate() *command {
-	c := newCommand("ablate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Measure what depth and each step of the paper's head are worth",
-		`Trains MLRBFNs and ReLU networks (scored by MSP) of several depths, as in the paper's figure 6, and MLRBFNs without one of the paper's steps, all on the same features for the same number of epochs. Writes REPORT/ablation.csv and figures. The defaults are the paper's settings.`)
+func addAblate(c *command) {
 	c.readsURLs = []string{"train", "id", "val", "near", "far"}
 	opts := pipeline.AblateOptions{}
 	c.section("input")
@@ -91,5 +90,4 @@ func newAblate() *command {
 		}
 		return c.print(s, nil, resultsText(results, filepath.Join(opts.Out, "ablation.csv")))
 	}
-	return c.done()
 }

@@ -96,7 +96,7 @@ func TestEveryOptionHasAFlag(t *testing.T) {
 }
 
 func TestAdvise(t *testing.T) {
-	detect := newDetect()
+	detect := commands["detect"].make()
 	cause := errors.New("x")
 	err := detect.advise(fmt.Errorf("reading: %w", errors.Join(
 		options.Errorf("MaxPixels", "%d is too small: %w", 1, cause), options.Errorf("Nothing", "y"))))
@@ -106,10 +106,10 @@ func TestAdvise(t *testing.T) {
 	if !errors.Is(err, cause) || options.Name(err) != "MaxPixels" {
 		t.Errorf("the cause of %v is lost", err)
 	}
-	if err := newMerge().advise(options.Errorf("MaxPixels", "1 is too small")); err.Error() != "MaxPixels: 1 is too small" {
+	if err := commands["merge"].make().advise(options.Errorf("MaxPixels", "1 is too small")); err.Error() != "MaxPixels: 1 is too small" {
 		t.Errorf("a command without the flag says %q", err)
 	}
-	if err := newEvaluate().advise(options.Errorf("Features", "none")); err.Error() != "--train: none" {
+	if err := commands["evaluate"].make().advise(options.Errorf("Features", "none")); err.Error() != "--train: none" {
 		t.Errorf("evaluate says %q", err)
 	}
 	for _, err := range []error{fmt.Errorf("%w: name it by InitRuntime", extractor.ErrNoRuntime), &extractor.RuntimeError{File: "x.so", Err: cause}} {
@@ -139,7 +139,7 @@ func TestAdvise(t *testing.T) {
 
 // TestAdviseText: a warning names flags, where the command has them.
 func TestAdviseText(t *testing.T) {
-	c := newTrain()
+	c := commands["train"].make()
 	for warning, want := range map[string]string{
 		"set aside 0.14 of the images (‹Calibration›), or name others": "set aside 0.14 of the images (--calibration), or name others",
 		"try more epochs (‹Train.Epochs›)":                             "try more epochs (--epochs)",

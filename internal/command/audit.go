@@ -12,13 +12,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
-var _ = declare("audit", 100, newAudit)
+var _ = declare("audit", 100, "[flags] STORE", "Prove that a store of verdicts was not altered",
+	`Proves that no verdict and no review in STORE was altered or dropped, or names the first that was. STORE is the file or the postgres:// address that serve stores in; it is only read, also while serve runs.
 
-func newAudit() *command {
-	c := newCommand("audit", "[flags] STORE", "Prove that a store of verdicts was not altered",
-		`Proves that no verdict and no review in STORE was altered or dropped, or names the first that was. STORE is the file or the postgres:// address that serve stores in; it is only read, also while serve runs.
+It prints the head of the audit trail. Who can write the store could write all of it anew: against him only a head that was noted elsewhere proves anything. --heads keeps them in a file; put it where he cannot write, or sign it.`, addAudit)
 
-It prints the head of the audit trail. Who can write the store could write all of it anew: against him only a head that was noted elsewhere proves anything. --heads keeps them in a file; put it where he cannot write, or sign it.`)
+func addAudit(c *command) {
 	c.readsURLs = []string{""}
 	c.section("proof")
 	given := c.StringArray("head", nil, "`HEAD` that was printed before, which must still hold (repeat)")
@@ -78,7 +77,6 @@ It prints the head of the audit trail. Who can write the store could write all o
 			Head  string `json:"head"`
 		}{true, head.Seq, head.String()}, fmt.Sprintf("%s: %s\nhead %s\n", store.Name(c.Arg(0)), proven, head))
 	}
-	return c.done()
 }
 
 // readHeads reads a file that writeHeads wrote; none is in one that does not exist.

@@ -22,9 +22,15 @@ type declared struct {
 	at   int
 }
 
-// declare adds a command. The help lists commands in the order of at.
-func declare(name string, at int, make func() *command) struct{} {
-	commands[name] = declared{make, at}
+// declare adds a command. The help lists commands in the order of at. Synopsis is what
+// follows the name on the command line, short the line in the list of commands, and about
+// the text of the help; add adds the flags, and says what runs.
+func declare(name string, at int, synopsis, short, about string, add func(c *command)) struct{} {
+	commands[name] = declared{func() *command {
+		c := newCommand(name, synopsis, short, about)
+		add(c)
+		return c.done()
+	}, at}
 	return struct{}{}
 }
 
@@ -49,11 +55,10 @@ type command struct {
 	options   []any             // pointers to structs whose fields flags set
 	fields    map[string]string // the flag of each field, as [command.flagOf] has found them
 	run       func(ctx context.Context, s Streams) error
+	of        any // what holds the values of its flags, where others read them
 }
 
-// newCommand returns a command without flags. Synopsis is what follows the name
-// on the command line, short the line in the list of commands, and about the
-// text of the help.
+// newCommand returns a command without flags.
 func newCommand(name, synopsis, short, about string) *command {
 	cmd := &cobra.Command{Use: name + " " + synopsis, Short: short, Long: about, SilenceErrors: true, SilenceUsage: true, DisableFlagsInUseLine: true}
 	c := &command{FlagSet: cmd.Flags(), cmd: cmd}

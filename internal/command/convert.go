@@ -7,11 +7,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
-var _ = declare("convert", 140, newConvert)
+var _ = declare("convert", 140, "--out FEATURES FEATURES|FILE.parquet [flags]", "Write features as float16 or Parquet, or read them from Parquet",
+	`Writes a feature set again: with features of 16 bits, with a Parquet file beside them, or as one set of a set's parts. It also makes a feature set of a Parquet file with the columns path and embedding (a list of float32) and, if known, label and hash.`, addConvert)
 
-func newConvert() *command {
-	c := newCommand("convert", "--out FEATURES FEATURES|FILE.parquet [flags]", "Write features as float16 or Parquet, or read them from Parquet",
-		`Writes a feature set again: with features of 16 bits, with a Parquet file beside them, or as one set of a set's parts. It also makes a feature set of a Parquet file with the columns path and embedding (a list of float32) and, if known, label and hash.`)
+func addConvert(c *command) {
 	c.readsURLs = []string{""}
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
@@ -41,5 +40,4 @@ func newConvert() *command {
 			D   int    `json:"d"`
 		}{*out, meta.N, meta.D}, fmt.Sprintf("%s: %s × %s, %s\n", *out, count(meta.N, "image"), count(meta.D, "feature"), count(len(meta.Classes), "class")))
 	}
-	return c.done()
 }

@@ -19,11 +19,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
-var _ = declare("demo", 160, newDemo)
+var _ = declare("demo", 160, "[--out DIR] [flags]", "Run extract, train and detect on pictures that come with the program",
+	`Cuts photographs of brick, grass and gravel into small images, learns the three, and judges parts of them that it has not seen, and parts of photographs of a cat, a cup of coffee and a rocket. Prints each command that it runs. It takes about a minute.`, addDemo)
 
-func newDemo() *command {
-	c := newCommand("demo", "[--out DIR] [flags]", "Run extract, train and detect on pictures that come with the program",
-		`Cuts photographs of brick, grass and gravel into small images, learns the three, and judges parts of them that it has not seen, and parts of photographs of a cat, a cup of coffee and a rocket. Prints each command that it runs. It takes about a minute.`)
+func addDemo(c *command) {
 	out := c.String("out", "mlrbfn-demo", "`DIR` to write images, features and the detector to; it must not exist, or be of a demo")
 	c.means("out", "Out")
 	model := c.String("model", defaultModel, "`DIR` or name of the model")
@@ -42,7 +41,6 @@ func newDemo() *command {
 		}
 		return runDemo(ctx, filepath.Dir(photos), *out, *model, s)
 	}
-	return c.done()
 }
 
 // defaultModel is the name of the model that comes with the program.
@@ -68,21 +66,21 @@ func runDemo(ctx context.Context, photos, out, model string, s Streams) error {
 		return err
 	}
 	features, detector, verdicts := filepath.Join(out, "features"), filepath.Join(out, "textures.safetensors"), filepath.Join(out, "verdicts.csv")
-	run := func(to io.Writer, c *command, args ...string) error {
-		fmt.Fprintf(w, "\n$ %s\n", CommandLine("mlrbfn", append([]string{c.cmd.Name()}, args...)))
-		_, err := execute(ctx, c.cmd, args, Streams{In: strings.NewReader(""), Out: to, Err: s.Err})
+	run := func(to io.Writer, name string, args ...string) error {
+		fmt.Fprintf(w, "\n$ %s\n", CommandLine("mlrbfn", append([]string{name}, args...)))
+		_, err := execute(ctx, commands[name].make().cmd, args, Streams{In: strings.NewReader(""), Out: to, Err: s.Err})
 		if err != nil {
-			err = fmt.Errorf("%s: %w", c.cmd.Name(), err)
+			err = fmt.Errorf("%s: %w", name, err)
 		}
 		return err
 	}
 	var table bytes.Buffer
-	err := run(s.Out, newExtract(), "--model", model, "--images", filepath.Join(images, "known"), "--out", features)
+	err := run(s.Out, "extract", "--model", model, "--images", filepath.Join(images, "known"), "--out", features)
 	if err == nil {
-		err = run(s.Out, newTrain(), "--features", features, "--out", detector, "--force")
+		err = run(s.Out, "train", "--features", features, "--out", detector, "--force")
 	}
 	if err == nil {
-		err = run(&table, newDetect(), "--detector", detector, "--format", "csv", filepath.Join(images, "new"))
+		err = run(&table, "detect", "--detector", detector, "--format", "csv", filepath.Join(images, "new"))
 	}
 	if err == nil {
 		err = disk.Write(verdicts, func(w io.Writer) error {

@@ -25,8 +25,6 @@ import (
 // foundModel says in the help where a detector's backbone is looked for.
 const foundModel = " (default: the one with its checksum, beside the detector, where it was at training, or in $MLRBFN_MODELS)"
 
-var _ = declare("detect", 30, newDetect)
-
 // detecting is the command detect.
 type detecting struct {
 	*command
@@ -45,16 +43,16 @@ type detecting struct {
 	failOnOOD         bool
 }
 
-func newDetect() *command { return newDetecting().command }
+var _ = declare("detect", 30, "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
+	`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
 
-func newDetecting() *detecting {
-	c := newCommand("detect", "--detector DETECTOR [flags] PATH…", "Judge images by a detector",
-		`Judges images, and all images in folders: class, confidence, and whether the image is out of distribution (OOD). The p-value is the probability that an image of the known classes scores as low.
+With --out verdicts are written into a folder, in parts that many processes can make (--shard). After an interruption the same command continues. The PATH - reads further paths from standard input, one per line, and judges them as they come.`, addDetect)
 
-With --out verdicts are written into a folder, in parts that many processes can make (--shard). After an interruption the same command continues. The PATH - reads further paths from standard input, one per line, and judges them as they come.`)
+func addDetect(c *command) {
 	c.readsURLs = []string{"features", ""}
 	c.writesURL = "out"
 	d := &detecting{command: c}
+	c.of = d
 	c.sets(&d.opts, &d.to, &d.reasons)
 	c.section("input")
 	c.StringVar(&d.file, "detector", "", "file `DETECTOR` that train wrote")
@@ -76,8 +74,6 @@ With --out verdicts are written into a folder, in parts that many processes can 
 	c.rare(rareRunFlags...)
 	c.required = []string{"detector"}
 	c.run = d.run
-	c.done()
-	return d
 }
 
 func (d *detecting) addOutputFlags() {
@@ -357,36 +353,34 @@ func readPaths(r io.Reader, null bool) func(context.Context) ([]string, error) {
 	}()
 	return func(ctx context.Context) ([]string, error) {
 		var some []string
-		for {
+		for len(some) < most {
 			var path string
-			var ok bool
-			if some == nil {
+			var more bool
+			if len(some) == 0 {
 				select {
-				case path, ok = <-paths:
+				case path, more = <-paths:
 				case <-ctx.Done():
 					return nil, ctx.Err()
 				}
 			} else {
 				select {
-				case path, ok = <-paths:
+				case path, more = <-paths:
 				default:
 					return some, nil
 				}
 			}
-			switch {
-			case ok:
-				some = append(some, path)
-			case some != nil:
-				return some, nil
-			case failed != nil:
-				return nil, fmt.Errorf("paths on standard input: %w", failed)
-			default:
-				return nil, io.EOF
+			if !more {
+				break
 			}
-			if len(some) == most {
-				return some, nil
-			}
+			some = append(some, path)
 		}
+		switch {
+		case len(some) > 0:
+			return some, nil
+		case failed != nil:
+			return nil, fmt.Errorf("paths on standard input: %w", failed)
+		}
+		return nil, io.EOF
 	}
 }
 

@@ -21,8 +21,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
-var _ = declare("drift", 90, newDrift)
-
 // watching is the command drift.
 type watching struct {
 	*command
@@ -35,11 +33,12 @@ type watching struct {
 	failOnAlarm    bool
 }
 
-func newDrift() *command {
-	c := newCommand("drift", "--detector DETECTOR [flags] PATH…", "Say when images ceased to be like the training images",
-		`Goes through images in the order of time or name and watches their scores: all together, and those of each class. If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most --alpha, however many images there are.
+var _ = declare("drift", 90, "--detector DETECTOR [flags] PATH…", "Say when images ceased to be like the training images",
+	`Goes through images in the order of time or name and watches their scores: all together, and those of each class. If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most --alpha, however many images there are.
 
-Each row of the table is a part of the images: how many were flagged and their mean p-value, with * where it lies outside the interval for 95% of such parts, and the evidence of a change, which raises the alarm when it reaches 100%.`)
+Each row of the table is a part of the images: how many were flagged and their mean p-value, with * where it lies outside the interval for 95% of such parts, and the evidence of a change, which raises the alarm when it reaches 100%.`, addDrift)
+
+func addDrift(c *command) {
 	w := &watching{command: c}
 	c.sets(&w.opts)
 	c.section("input")
@@ -63,7 +62,6 @@ Each row of the table is a part of the images: how many were flagged and their m
 	c.rare(append([]string{"rows"}, rareRunFlags...)...)
 	c.required = []string{"detector"}
 	c.run = w.run
-	return c.done()
 }
 
 func (w *watching) run(ctx context.Context, s Streams) error {

@@ -22,8 +22,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
-var _ = declare("evaluate", 40, newEvaluate)
-
 // evaluating is the command evaluate.
 type evaluating struct {
 	*command
@@ -37,11 +35,12 @@ type evaluating struct {
 	verify, assessAlone    bool // assessAlone: nothing is compared, the detector is assessed
 }
 
-func newEvaluate() *command {
-	c := newCommand("evaluate", "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
-		`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
+var _ = declare("evaluate", 40, "--train FEATURES --id FEATURES --near NAME=FEATURES… --out REPORT [flags]", "Compare methods of OOD detection",
+	`Trains heads, fits scores, and measures on test sets how well each tells OOD images from in-distribution ones: AUROC, AUPR, FPR@95 and accuracy, in REPORT/report.html and results.csv. With --detector it also says how often that detector is right at its own threshold; then OOD sets are optional.
 
-Methods: `+detector.JoinedScore+` (what train judges by), `+detector.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`)
+Methods: `+detector.JoinedScore+` (what train judges by), `+detector.HeadScore+` (the head's own score), `+strings.Join(posthoc.Names(), " ")+`, and ensemble or ensemble(A,B,…).`, addEvaluate)
+
+func addEvaluate(c *command) {
 	c.readsURLs = []string{"train", "id", "val", "near", "far"}
 	e := &evaluating{command: c, heads: &HeadFlags{flags: c.FlagSet}, opts: pipeline.EvaluateOptions{Memory: posthoc.DefaultMemory}}
 	c.sets(&e.opts, &e.heads.options, &e.heads.shape)
@@ -79,7 +78,6 @@ Methods: `+detector.JoinedScore+` (what train judges by), `+detector.HeadScore+`
 	c.BoolVar(&e.verify, "verify", false, "first compare the feature sets with their checksums")
 	c.rare("verify")
 	c.run = e.run
-	return c.done()
 }
 
 // check reads and checks the flags.

@@ -11,13 +11,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
-var _ = declare("export", 110, newExport)
+var _ = declare("export", 110, "--detector DETECTOR --out FILE.onnx [flags]", "Write a detector as an ONNX file",
+	`Writes a detector as an ONNX file for programs in other languages: from features to class confidences, score, OOD flag and p-value, or with the backbone from prepared images.
 
-func newExport() *command {
-	c := newCommand("export", "--detector DETECTOR --out FILE.onnx [flags]", "Write a detector as an ONNX file",
-		`Writes a detector as an ONNX file for programs in other languages: from features to class confidences, score, OOD flag and p-value, or with the backbone from prepared images.
+The file's metadata properties mlrbfn.* say what the inputs, outputs and classes are.`, addExport)
 
-The file's metadata properties mlrbfn.* say what the inputs, outputs and classes are.`)
+func addExport(c *command) {
 	var opts pipeline.ExportOptions
 	c.sets(&opts)
 	c.section("input")
@@ -76,7 +75,6 @@ The file's metadata properties mlrbfn.* say what the inputs, outputs and classes
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s, %s, score %s, %d bytes\n", opts.Out, count(len(opts.Detector.Classes), "class"), count(len(opts.Detector.Heads), "head"), opts.Detector.ScoreName(), info.Size())
 		return err
 	}
-	return c.done()
 }
 
 func sameFile(a, b string) bool {

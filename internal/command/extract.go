@@ -18,8 +18,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-var _ = declare("extract", 10, newExtract)
-
 // extracting is the command extract.
 type extracting struct {
 	*command
@@ -30,16 +28,16 @@ type extracting struct {
 	running     *RunFlags
 }
 
-func newExtract() *command { return newExtracting().command }
+var _ = declare("extract", 10, "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
+	`Runs each image of a folder through an ONNX model once and writes the features. In DIR/class/…/image the folders are the labels; images directly in DIR have none.
 
-func newExtracting() *extracting {
-	c := newCommand("extract", "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
-		`Runs each image of a folder through an ONNX model once and writes the features. In DIR/class/…/image the folders are the labels; images directly in DIR have none.
+Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and --parts write one set of n parts, which all commands read as they read others. Without --parts each writes a set of its own, and mlrbfn merge makes one of them.`, addExtract)
 
-Running it again processes only images that are new or whose size or modification time changed. After an interruption the same command continues. Runs with --shard 1/n to n/n and --parts write one set of n parts, which all commands read as they read others. Without --parts each writes a set of its own, and mlrbfn merge makes one of them.`)
+func addExtract(c *command) {
 	c.readsURLs = []string{"images"}
 	c.writesURL = "out"
 	e := &extracting{command: c}
+	c.of = e
 	opts := &e.opts
 	c.sets(opts)
 	c.section("input")
@@ -84,8 +82,6 @@ Running it again processes only images that are new or whose size or modificatio
 	c.rare(rareRunFlags...)
 	c.required = []string{"model"}
 	c.run = e.run
-	c.done()
-	return e
 }
 
 // check checks the flags that say how to extract, and loads onnxruntime.

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-var _ = declare("health", 80, newHealth)
+var _ = declare("health", 80, "[--address ADDRESS] [flags]", "Ask a service on this machine whether it is ready",
+	`Asks mlrbfn serve at /readyz whether it answers requests, and ends with exit code 0 or 1. It is for health checks in containers, which need no other program then.`, addHealth)
 
-func newHealth() *command {
-	c := newCommand("health", "[--address ADDRESS] [flags]", "Ask a service on this machine whether it is ready",
-		`Asks mlrbfn serve at /readyz whether it answers requests, and ends with exit code 0 or 1. It is for health checks in containers, which need no other program then.`)
+func addHealth(c *command) {
 	address := c.String("address", "127.0.0.1:8080", "`ADDRESS` of the service, or unix:FILE, as its --listen says")
 	secure := c.Bool("tls", false, "the service has a certificate (which is not checked: no secret is sent)")
 	timeout := c.Duration("timeout", 5*time.Second, "give up after `TIME`")
@@ -31,7 +30,6 @@ func newHealth() *command {
 		fmt.Fprintln(s.Out, "ready")
 		return nil
 	}
-	return c.done()
 }
 
 // ready asks a service whether it is ready. An address without a host is this machine.

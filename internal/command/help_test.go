@@ -179,10 +179,10 @@ func TestWrongUsage(t *testing.T) {
 // TestStandAlone: the three programs are commands without their first word.
 func TestStandAlone(t *testing.T) {
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), newTrain().cmd, []string{"--help"}, Streams{nil, &out, &errs}); code != 0 || !strings.HasPrefix(out.String(), "usage: train --features") {
+	if code := run(t.Context(), commands["train"].make().cmd, []string{"--help"}, Streams{nil, &out, &errs}); code != 0 || !strings.HasPrefix(out.String(), "usage: train --features") {
 		t.Errorf("exit code %d, %s%s", code, &out, &errs)
 	}
-	if code := run(t.Context(), newTrain().cmd, []string{}, Streams{nil, &out, &errs}); code != usage || errs.String() != "train: --features and --out are needed (see train --help)\n" {
+	if code := run(t.Context(), commands["train"].make().cmd, []string{}, Streams{nil, &out, &errs}); code != usage || errs.String() != "train: --features and --out are needed (see train --help)\n" {
 		t.Errorf("exit code %d, %s", code, &errs)
 	}
 }

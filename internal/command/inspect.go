@@ -14,11 +14,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
-var _ = declare("inspect", 50, newInspect)
+var _ = declare("inspect", 50, "--features FEATURES… --out REPORT [flags]", "Find wrong labels, copies, leaks and odd images",
+	`Finds what is wrong with the images behind feature sets: labels that seem wrong, images that occur twice, images that the test set has as well, images that are far from every class, and odd files. Writes REPORT/report.html to look at and REPORT/issues.csv to act on: delete the lines that you disagree with, then train with --exclude issues.csv, or with --relabel issues.csv. No image is changed.`, addInspect)
 
-func newInspect() *command {
-	c := newCommand("inspect", "--features FEATURES… --out REPORT [flags]", "Find wrong labels, copies, leaks and odd images",
-		`Finds what is wrong with the images behind feature sets: labels that seem wrong, images that occur twice, images that the test set has as well, images that are far from every class, and odd files. Writes REPORT/report.html to look at and REPORT/issues.csv to act on: delete the lines that you disagree with, then train with --exclude issues.csv, or with --relabel issues.csv. No image is changed.`)
+func addInspect(c *command) {
 	c.readsURLs = []string{"features", "test"}
 	opts := pipeline.InspectOptions{}
 	c.sets(&opts)
@@ -65,7 +64,6 @@ func newInspect() *command {
 		}
 		return c.printInspection(s, *out, r)
 	}
-	return c.done()
 }
 
 // issueKinds are the sections of the page.

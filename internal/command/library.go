@@ -107,7 +107,7 @@ func RunCommand(ctx context.Context, name string, set Settings, args []string, s
 // TrainSettings returns what the command train would train with, given its flags that say
 // how.
 func TrainSettings(s Settings) (pipeline.TrainOptions, error) {
-	t := newTraining()
+	t := commands["train"].make().of.(*fitting)
 	if err := s.apply(t.command, inLibraries); err != nil {
 		return pipeline.TrainOptions{}, err
 	}
@@ -119,7 +119,7 @@ func TrainSettings(s Settings) (pipeline.TrainOptions, error) {
 // ExtractSettings returns what the command extract would extract with, given its flags
 // that say how.
 func ExtractSettings(s Settings) (pipeline.ExtractOptions, error) {
-	e := newExtracting()
+	e := commands["extract"].make().of.(*extracting)
 	if err := s.apply(e.command, inLibraries); err != nil {
 		return pipeline.ExtractOptions{}, err
 	}
@@ -131,7 +131,7 @@ func ExtractSettings(s Settings) (pipeline.ExtractOptions, error) {
 // DetectSettings returns how the command detect would run a model, given its flags that
 // say how.
 func DetectSettings(s Settings) (extractor.ModelOptions, extractor.ExtractOptions, error) {
-	d := newDetecting()
+	d := commands["detect"].make().of.(*detecting)
 	err := s.apply(d.command, inLibraries)
 	return d.opts.Backbone, d.opts.Run, errors.Join(err, d.running.Check(), d.running.LoadRuntime())
 }

@@ -10,11 +10,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
-var _ = declare("merge", 130, newMerge)
+var _ = declare("merge", 130, "--out FEATURES SHARD… [flags]", "Make one feature set of the shards that extract wrote",
+	`Makes one feature set of all shards that extract --shard i/n wrote, given in any order, or of the parts of one set that --parts wrote. The set is byte for byte the one that a single run over all images would have written. Shards that are missing, unfinished, damaged or of different sets are refused, and so are shards for which the model gave other features, because a machine was another.`, addMerge)
 
-func newMerge() *command {
-	c := newCommand("merge", "--out FEATURES SHARD… [flags]", "Make one feature set of the shards that extract wrote",
-		`Makes one feature set of all shards that extract --shard i/n wrote, given in any order, or of the parts of one set that --parts wrote. The set is byte for byte the one that a single run over all images would have written. Shards that are missing, unfinished, damaged or of different sets are refused, and so are shards for which the model gave other features, because a machine was another.`)
+func addMerge(c *command) {
 	c.readsURLs = []string{""}
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
@@ -60,5 +59,4 @@ func newMerge() *command {
 		}
 		return err
 	}
-	return c.done()
 }

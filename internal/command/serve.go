@@ -20,8 +20,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
-var _ = declare("serve", 70, newServe)
-
 // serving is the command serve.
 type serving struct {
 	*command
@@ -35,11 +33,12 @@ type serving struct {
 	size                          float64
 }
 
-func newServe() *command {
-	c := newCommand("serve", "--detector DETECTOR [flags]", "Judge images that come over HTTP",
-		`Answers POST /v1/detect with a verdict on the image that is its body, and the requests of the Open Inference Protocol (/v2). The page is at /, the description at /openapi.json.
+var _ = declare("serve", 70, "--detector DETECTOR [flags]", "Judge images that come over HTTP",
+	`Answers POST /v1/detect with a verdict on the image that is its body, and the requests of the Open Inference Protocol (/v2). The page is at /, the description at /openapi.json.
 
-The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves at once.`)
+The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves at once.`, addServe)
+
+func addServe(c *command) {
 	v := &serving{command: c}
 	c.sets(&v.opts, &v.keep)
 	c.section("detectors")
@@ -85,7 +84,6 @@ The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = v.run
-	return c.done()
 }
 
 func (v *serving) addLimits() {

@@ -20,15 +20,14 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
-var _ = declare("show", 60, newShow)
-
-func newShow() *command {
-	c := newCommand("show", "DETECTOR|FOLDER [--out FILE.html] [flags]", "Show how good a detector is, or how far a run has come",
-		`Of a FOLDER that extract or detect --out writes, it prints how much is done in each shard, images per second, errors by kind, how long the rest will take, and which shard does not move.
+var _ = declare("show", 60, "DETECTOR|FOLDER [--out FILE.html] [flags]", "Show how good a detector is, or how far a run has come",
+	`Of a FOLDER that extract or detect --out writes, it prints how much is done in each shard, images per second, errors by kind, how long the rest will take, and which shard does not move.
 
 Of a DETECTOR it prints the classes, how often it is right on validation images, how well it would notice a new class, what its threshold costs in false alarms, and the command that repeats the training.
 
---out writes a page to look at, with curves, the confusion matrix, a map of the images and those closest to the threshold. The map and the pictures need the feature sets that the detector was trained on, which are looked for where they were and beside the detector.`)
+--out writes a page to look at, with curves, the confusion matrix, a map of the images and those closest to the threshold. The map and the pictures need the feature sets that the detector was trained on, which are looked for where they were and beside the detector.`, addShow)
+
+func addShow(c *command) {
 	c.readsURLs = []string{""}
 	opts := pipeline.SummaryOptions{}
 	c.sets(&opts)
@@ -78,7 +77,6 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 		}
 		return c.print(s, c.summaryJSON(summary, file, *out), c.summaryText(summary, file, *out))
 	}
-	return c.done()
 }
 
 // acceptedAlarms are the shares of false alarms at which it is said what is caught.

@@ -41,13 +41,12 @@ func addPublicKeyFlag(f *pflag.FlagSet) func(file string) (*pipeline.Detector, e
 	}
 }
 
-var _ = declare("sign", 120, newSign)
+var _ = declare("sign", 120, "--key FILE DETECTOR", "Sign a detector for those whom you give it to",
+	`Signs a detector: writes DETECTOR.minisig beside it, as minisign -S does. detect --public-key refuses a detector that is not signed by that key. The signature covers the detector, its threshold, and through its hash the model.
 
-func newSign() *command {
-	c := newCommand("sign", "--key FILE DETECTOR", "Sign a detector for those whom you give it to",
-		`Signs a detector: writes DETECTOR.minisig beside it, as minisign -S does. detect --public-key refuses a detector that is not signed by that key. The signature covers the detector, its threshold, and through its hash the model.
+A key is made with minisign -G (https://jedisct1.github.io/minisign). A password that protects it is asked for, or read from standard input.`, addSign)
 
-A key is made with minisign -G (https://jedisct1.github.io/minisign). A password that protects it is asked for, or read from standard input.`)
+func addSign(c *command) {
 	key := c.String("key", "", "secret key `FILE`")
 	c.required = []string{"key"}
 	c.run = func(ctx context.Context, s Streams) error {
@@ -88,7 +87,6 @@ A key is made with minisign -G (https://jedisct1.github.io/minisign). A password
 		_, err = fmt.Fprintf(ForPeople(s.Out), "%s%s: check it with detect --public-key %s\n", file, signature.Suffix, public)
 		return err
 	}
-	return c.done()
 }
 
 // password reads a line without showing it.

@@ -23,8 +23,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/report"
 )
 
-var _ = declare("train", 20, newTrain)
-
 // fitting is the command train.
 type fitting struct {
 	*command
@@ -37,16 +35,16 @@ type fitting struct {
 	resume, restart, verify bool
 }
 
-func newTrain() *command { return newTraining().command }
-
-func newTraining() *fitting {
-	c := newCommand("train", "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
-		`Trains a detector on the labelled images of feature sets and writes it as one file.
+var _ = declare("train", 20, "--features FEATURES --out DETECTOR [flags]", "Train a detector on features",
+	`Trains a detector on the labelled images of feature sets and writes it as one file.
 
 With --add NAME=DIR --detector OLD, it adds images of a class to OLD; only they are extracted.
 
-An interrupted training continues with the same command, and the detector is bit-identical.`)
+An interrupted training continues with the same command, and the detector is bit-identical.`, addTrain)
+
+func addTrain(c *command) {
 	t := &fitting{command: c, heads: &HeadFlags{flags: c.FlagSet}}
+	c.of = t
 	o := &t.heads.options
 	c.sets(o, &t.heads.shape)
 	c.readsURLs = []string{"features", "val", "calibration"}
@@ -94,8 +92,6 @@ An interrupted training continues with the same command, and the detector is bit
 	c.programOnly("cache", "checkpoint-every", "resume", "restart", "verify")
 	c.rare("checkpoint-every", "verify", "resume")
 	c.run = t.run
-	c.done()
-	return t
 }
 
 // options returns what is trained with, as far as the flags alone say.

@@ -21,7 +21,7 @@ func trainLine(d *pipeline.Detector, out string) string {
 	if err != nil {
 		return ""
 	}
-	t := newTraining()
+	t := commands["train"].make().of.(*fitting)
 	h, o := t.heads, &t.heads.options
 	if _, paper := was.Head.(head.Paper); paper {
 		h.network = "paper"

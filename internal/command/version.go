@@ -16,10 +16,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
-var _ = declare("version", 170, newVersion)
+var _ = declare("version", 170, "[flags]", "Print the version and what it runs on", "Prints the version, the commit, the onnxruntime library that is found, and the processor's features.", addVersion)
 
-func newVersion() *command {
-	c := newCommand("version", "[flags]", "Print the version and what it runs on", "Prints the version, the commit, the onnxruntime library that is found, and the processor's features.")
+func addVersion(c *command) {
 	c.addJSON("print one JSON object")
 	c.run = func(_ context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {
@@ -27,7 +26,6 @@ func newVersion() *command {
 		}
 		return c.printVersion(s)
 	}
-	return c.done()
 }
 
 // commit is the commit that the program was built from, if the build recorded it.
