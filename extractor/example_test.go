@@ -8,6 +8,7 @@ import (
 	"log"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
 )
 
@@ -19,7 +20,7 @@ func ExampleNewPixels() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	pixels, err := extractor.NewPixels(spec, false)
+	pixels, err := extractor.NewPixels(spec, preprocess.Reading{})
 	if err != nil {
 		log.Fatal(err)
 	}

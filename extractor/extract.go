@@ -73,6 +73,8 @@ type Row struct {
 	// Enlarged says that the image is smaller than what the model reads, and was
 	// scaled up or padded.
 	Enlarged bool
+	// Grey16 says that the file has greys of 16 bits; see preprocess.Reading.
+	Grey16 bool
 	// Err says why the image has no features.
 	Err error
 }
@@ -310,7 +312,7 @@ func (w *worker) finished(r Row, i int) error {
 		err = features.CheckValues(r.Logits)
 	}
 	if err != nil {
-		r.Features, r.Logits, r.Orientation, r.Enlarged = nil, nil, 0, false
+		r.Features, r.Logits, r.Orientation, r.Enlarged, r.Grey16 = nil, nil, 0, false, false
 		r.Err = fmt.Errorf("the model's output for it: %w", err)
 	}
 	return w.deliver(r)
@@ -359,6 +361,7 @@ func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 	if err := w.model.prepare(dst, img); err != nil {
 		return err
 	}
+	r.Grey16 = r.Item.Grey16(data)
 	r.Orientation, r.Enlarged = r.Item.Orientation(data), w.decode.For != nil && w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
 	return nil
 }

@@ -427,7 +427,7 @@ func TestExtractBoundsPixels(t *testing.T) {
 // and one that there is no memory for is an error.
 func TestExtractBoundsBatches(t *testing.T) {
 	items := greys(t, 1)
-	raw, err := NewPixels(&preprocess.Spec{Resize: preprocess.Squash, ResizeWidth: 32, ResizeHeight: 32, Width: 32, Height: 32, Filter: preprocess.Bicubic, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, false)
+	raw, err := NewPixels(&preprocess.Spec{Resize: preprocess.Squash, ResizeWidth: 32, ResizeHeight: 32, Width: 32, Height: 32, Filter: preprocess.Bicubic, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, preprocess.Reading{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,10 +41,7 @@ type ModelOptions struct {
 	// registers; without Output it also selects last_hidden_state. "" is cls for
 	// tokens, mean where every token is a patch's.
 	Pool string
-	// ApplyEXIF turns images as their EXIF orientation says. It is off by
-	// default because the reference (Pillow) ignores it; it is part of the
-	// fingerprint.
-	ApplyEXIF bool
+	preprocess.Reading
 	// Device is where the model runs, as [CheckDevice] has it; "" is cpu. It may
 	// change the last bits of features.
 	Device string
@@ -805,12 +802,12 @@ func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 
 // Fingerprint is the hex SHA-256 of all that decides what features an image
 // gets: a JSON object of the model's hash, output, pooling, preprocessing with
-// its version, and treatment of EXIF. Features of different fingerprints are
+// its version, and how files are read. Features of different fingerprints are
 // never mixed.
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
 func (m *Model) takeFingerprint() (err error) {
-	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.options.ApplyEXIF, preprocess.Version}.fingerprint()
+	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.options.ApplyEXIF, m.options.Scale16, preprocess.Version}.fingerprint()
 	return err
 }
 
@@ -822,6 +819,7 @@ type recipe struct {
 	PoolSkip    int              `json:"pool_skip,omitempty"`
 	Preprocess  *preprocess.Spec `json:"preprocess"`
 	EXIF        bool             `json:"exif"`
+	Scale16     bool             `json:"scale_16_bit,omitempty"`
 	Version     int              `json:"preprocess_version"`
 }
 
@@ -851,7 +849,7 @@ func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
 }
 
 func (m *Model) decoding() preprocess.DecodeOptions {
-	return preprocess.DecodeOptions{ApplyEXIF: m.options.ApplyEXIF, For: m.Spec}
+	return preprocess.DecodeOptions{Reading: m.options.Reading, For: m.Spec}
 }
 
 func (m *Model) threads() int { return max(1, m.options.IntraOpThreads) }

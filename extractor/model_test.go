@@ -208,7 +208,7 @@ func TestFingerprint(t *testing.T) {
 	if again := print(ModelOptions{Output: "features", Device: "cpu", IntraOpThreads: 2}); again != first {
 		t.Error("the fingerprint changes with what cannot change features")
 	}
-	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{ApplyEXIF: true})}
+	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{Reading: preprocess.Reading{ApplyEXIF: true}})}
 	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(8, 6))
 	prints = append(prints, print(ModelOptions{}))
 	write(t, file, string(pixels(1)))

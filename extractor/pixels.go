@@ -25,8 +25,7 @@ type PixelOptions struct {
 	// Mean and Std normalise: (x/255 − Mean)/Std. Each has one value, or one
 	// for each channel; nil means 0 and 1.
 	Mean, Std []float64
-	// ApplyEXIF is as in [ModelOptions].
-	ApplyEXIF bool
+	preprocess.Reading
 }
 
 // Spec returns the preprocessing of the images of a listing. Where the options
@@ -44,7 +43,7 @@ func (o PixelOptions) Spec(ctx context.Context, l *images.Listing) (*preprocess.
 	}
 	if o.Width == 0 && o.Height == 0 {
 		s.Resize, s.Filter = preprocess.Exact, ""
-		size, err := firstSize(ctx, l.Items, o.ApplyEXIF)
+		size, err := firstSize(ctx, l.Items, o.Reading)
 		if err != nil {
 			return nil, err
 		}
@@ -74,13 +73,13 @@ func (o PixelOptions) Spec(ctx context.Context, l *images.Listing) (*preprocess.
 }
 
 // firstSize returns the width and height of the first image that can be read.
-func firstSize(ctx context.Context, items []images.Item, applyEXIF bool) (image.Point, error) {
+func firstSize(ctx context.Context, items []images.Item, reading preprocess.Reading) (image.Point, error) {
 	var first error
 	for _, item := range items {
 		data, err := item.Read(nil)
 		if err == nil {
 			var img *image.NRGBA
-			if img, err = item.Decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, ApplyEXIF: applyEXIF}); err == nil {
+			if img, err = item.Decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reading: reading}); err == nil {
 				return img.Rect.Size(), nil
 			}
 		}
@@ -101,7 +100,7 @@ func firstSize(ctx context.Context, items []images.Item, applyEXIF bool) (image.
 // by channel and row by row, as PyTorch's ToTensor and Flatten order them.
 type Pixels struct {
 	spec        *preprocess.Spec
-	applyEXIF   bool
+	reading     preprocess.Reading
 	fingerprint string
 }
 
@@ -111,12 +110,12 @@ const PixelsName = "pixels"
 
 // NewPixels returns the model with the given preprocessing, which
 // [PixelOptions.Spec] makes or a feature set says.
-func NewPixels(spec *preprocess.Spec, applyEXIF bool) (*Pixels, error) {
+func NewPixels(spec *preprocess.Spec, reading preprocess.Reading) (*Pixels, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, fmt.Errorf("pixels: %w", err)
 	}
-	fingerprint, err := recipe{Output: PixelsName, Preprocess: spec, EXIF: applyEXIF, Version: preprocess.Version}.fingerprint()
-	return &Pixels{spec, applyEXIF, fingerprint}, err
+	fingerprint, err := recipe{Output: PixelsName, Preprocess: spec, EXIF: reading.ApplyEXIF, Scale16: reading.Scale16, Version: preprocess.Version}.fingerprint()
+	return &Pixels{spec, reading, fingerprint}, err
 }
 
 // Extract is [Model.Extract].
@@ -159,7 +158,7 @@ func (p *Pixels) normalise(dst []float32, img *preprocess.Cropped) error {
 }
 
 func (p *Pixels) decoding() preprocess.DecodeOptions {
-	return preprocess.DecodeOptions{ApplyEXIF: p.applyEXIF, For: p.spec}
+	return preprocess.DecodeOptions{Reading: p.reading, For: p.spec}
 }
 
 // Pixels have no session, and nothing to choose.

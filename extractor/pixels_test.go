@@ -30,7 +30,7 @@ func pixelFeatures(t *testing.T, l *images.Listing, opts PixelOptions) (rows [][
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPixels(spec, opts.ApplyEXIF)
+	p, err := NewPixels(spec, opts.Reading)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestListIDX(t *testing.T) {
 		if item := l.Items[1]; item.Bytes != 8 || item.MTime != info.ModTime().UnixNano() {
 			t.Errorf("%d bytes, time %d", item.Bytes, item.MTime)
 		}
-		p, err := NewPixels(&preprocess.Spec{Grey: true, Resize: preprocess.Exact, Height: 2, Width: 4, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, false)
+		p, err := NewPixels(&preprocess.Spec{Grey: true, Resize: preprocess.Exact, Height: 2, Width: 4, Rounding: preprocess.Floor, Scale: 1, Std: [3]float64{1, 1, 1}}, preprocess.Reading{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,13 +279,13 @@ func TestPixelFingerprint(t *testing.T) {
 	seen := map[string]PixelOptions{}
 	for _, o := range []PixelOptions{
 		{Width: 4, Height: 3}, {Width: 3, Height: 4}, {Width: 4, Height: 3, Channels: "grey"}, {Width: 4, Height: 3, Mean: []float64{0.5}},
-		{Width: 4, Height: 3, Std: []float64{0.5}}, {Width: 4, Height: 3, ApplyEXIF: true},
+		{Width: 4, Height: 3, Std: []float64{0.5}}, {Width: 4, Height: 3, Reading: preprocess.Reading{ApplyEXIF: true}},
 	} {
 		spec, err := o.Spec(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := NewPixels(spec, o.ApplyEXIF)
+		p, err := NewPixels(spec, o.Reading)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -560,6 +560,10 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
+// Comparable tells whether features of two fingerprints may be compared: those that are
+// not known, "", with all others.
+func Comparable(a, b string) bool { return a == "" || b == "" || a == b }
+
 // SameSpace returns an error that wraps ErrFingerprint and names both sets if their
 // rows cannot be compared: they have different dimensions, or both have a
 // fingerprint and these differ. Only the dimension of another program's set is
@@ -568,7 +572,7 @@ func SameSpace(a, b *Set) error {
 	if a.D != b.D {
 		return fmt.Errorf("%s has %d features a row, %s has %d: it was %w", a.Dir, a.D, b.Dir, b.D, ErrFingerprint)
 	}
-	if a.Fingerprint != "" && b.Fingerprint != "" && a.Fingerprint != b.Fingerprint {
+	if !Comparable(a.Fingerprint, b.Fingerprint) {
 		return fmt.Errorf("%s and %s cannot be used together: one was %w than the other", a.Dir, b.Dir, ErrFingerprint)
 	}
 	return nil

@@ -30,9 +30,10 @@ const (
 	// eigenvalues, and the shrinkage s. Squared distances become Mahalanobis
 	// distances. The first coordinates separate the class means, the best first.
 	Whiten ConditioningKind = "whiten"
-	// Auto is Whiten, with L2 unless there are fewer than 32 features, or the
-	// nearest class mean is the right one significantly more often without L2, that
-	// is, on the validation rows, by more than two standard deviations of the
+	// Auto is Whiten, with L2 unless there are fewer than 32 features; or their mean is
+	// zero, as standardisation makes it, for then the length says how far a row is from all
+	// classes; or the nearest class mean is the right one significantly more often without
+	// L2, that is, on the validation rows, by more than two standard deviations of the
 	// difference. If all rows of each class are equal, nothing can be whitened;
 	// then Auto is L2 alone, or None with fewer than 32 features.
 	Auto ConditioningKind = "auto"
@@ -115,8 +116,12 @@ func FitConditioning(ctx context.Context, train, validation features.Rows, class
 	o.Memory = 0
 	if o.Kind == Auto {
 		rows := func(l2 bool) (features.Rows, features.Rows, bool) { return train, validation, l2 }
+		asked := o.Shrinkage
 		if o, err = choose(ctx, rows, classes, o); err != nil {
 			return nil, err
+		}
+		if o.L2 && o.Kind == Whiten && centred(train) {
+			o.L2, o.Shrinkage = false, asked
 		}
 	}
 	if o.Kind == None && !o.L2 {

@@ -10,6 +10,7 @@ import (
 
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
+	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/lapack/lapack64"
 	"gonum.org/v1/gonum/mat"
 
@@ -165,6 +166,21 @@ func (g *classGaussians) wrong(s float64) (rows int, err error) {
 // fewFeatures is the number of features below which Auto does not use L2. L2
 // removes one dimension, the length, which may separate OOD images.
 const fewFeatures = 32
+
+// centred tells whether the mean of rows is zero but for a hundredth of their mean square,
+// as no backbone's features are by themselves. Up to mostTrain rows are looked at.
+func centred(data features.Rows) bool {
+	mean, square := make([]float64, data.D), 0.0
+	rows := features.Every(data.Index, mostTrain)
+	for _, r := range rows {
+		for j, v := range data.Row(r) {
+			mean[j] += float64(v)
+			square += float64(v) * float64(v)
+		}
+	}
+	n := float64(len(rows))
+	return floats.Dot(mean, mean)/n < 0.01*square
+}
 
 // choose returns the options that Auto means. rows returns the rows to try
 // with and without L2, and whether they must still be divided by their lengths.

@@ -55,17 +55,29 @@ func (item *Item) Size(data []byte) (width, height int, err error) {
 
 // orientation returns the EXIF orientation of an image, given what read returned.
 func (item *Item) Orientation(data []byte) int {
-	if item.idx != nil || item.decoded() {
+	switch {
+	case item.decoded():
+		return max(1, item.memory.turn)
+	case item.idx != nil:
 		return 1
 	}
 	return preprocess.Orientation(data)
+}
+
+// Grey16 is preprocess.Grey16 of an image, given what read returned.
+func (item *Item) Grey16(data []byte) bool {
+	return item.idx == nil && !item.decoded() && preprocess.Grey16(data)
 }
 
 // decode returns the image, given what read returned.
 func (item *Item) Decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
 	switch {
 	case item.decoded():
-		return fromPixels(item.memory.pixels, opts.MaxPixels)
+		img, err := fromPixels(item.memory.pixels, opts.MaxPixels)
+		if err != nil || !opts.ApplyEXIF {
+			return img, err
+		}
+		return preprocess.Upright(ctx, img, item.memory.turn)
 	case item.idx == nil:
 		return preprocess.Decode(ctx, data, opts)
 	}

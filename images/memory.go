@@ -15,6 +15,7 @@ import (
 type inMemory struct {
 	data   []byte
 	pixels image.Image
+	turn   int // the EXIF orientation that the pixels have; 0 where none is known
 	crop   *preprocess.Cropped
 	stream *streamed
 }
@@ -57,7 +58,7 @@ func EncodedItem(name string, data []byte) Item {
 }
 
 // PixelsItem is an image in memory that is decoded already. Its alpha is dropped,
-// as that of files is, and nothing is known of an EXIF orientation. The content that is
+// as that of files is, and nothing is known of an EXIF orientation; see [Item.Turned]. The content that is
 // hashed is the bytes of an [RGB], and else nothing.
 func PixelsItem(name string, img image.Image) Item {
 	memory := &inMemory{pixels: img}
@@ -65,6 +66,15 @@ func PixelsItem(name string, img image.Image) Item {
 		memory.data = p.Pix
 	}
 	return Item{Path: name, Label: -1, memory: memory}
+}
+
+// Turned returns an item of PixelsItem whose pixels have an EXIF orientation, 1 to 8, that
+// has not been applied.
+func (item Item) Turned(orientation int) Item {
+	memory := *item.memory
+	memory.turn = orientation
+	item.memory = &memory
+	return item
 }
 
 // RGB is an image of three bytes a pixel, which it does not copy.

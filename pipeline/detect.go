@@ -30,6 +30,9 @@ import (
 type DetectOptions struct {
 	Detector *detector.Detector
 	Model    string // folder of the backbone; "" takes the detector's own
+	// Judge, unless nil, is an open detector to judge by, in the place of Detector, Model
+	// and Backbone. It stays open.
+	Judge *Judge
 	// Paths are image files, folders of them, and idx files of images. If one is a tar, a
 	// Parquet file or a URL, package images reads them all, sorted, and SetAside and More
 	// do not go with it.
@@ -125,11 +128,13 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 		}
 		defer func() { err = errors.Join(err, aside.Close()) }()
 	}
-	model, err := opts.Detector.OpenBackbone(ctx, opts.Model, opts.Backbone)
+	model, err := opts.backbone(ctx)
 	if err != nil {
 		return DetectStats{}, err
 	}
-	defer func() { err = errors.Join(err, model.Close()) }()
+	if opts.Judge == nil {
+		defer func() { err = errors.Join(err, model.Close()) }()
+	}
 
 	var stats DetectStats
 	explaining := newExplaining(&opts, model, func(r extractor.Row, v Verdict, why *Explanation) error {
@@ -185,6 +190,15 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 	})
 	stats.Unmapped = explaining.unmapped
 	return stats, err
+}
+
+// backbone returns the backbone, which it opens unless there is a Judge.
+func (opts *DetectOptions) backbone(ctx context.Context) (detector.Backbone, error) {
+	if opts.Judge == nil {
+		return opts.Detector.OpenBackbone(ctx, opts.Model, opts.Backbone)
+	}
+	opts.Detector = opts.Judge.detector
+	return opts.Judge.backbone, nil
 }
 
 // detectSources is Detect for what package images reads.

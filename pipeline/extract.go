@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
@@ -85,9 +86,11 @@ type ExtractResult struct {
 	Hidden  int           `json:"hidden"`  // hidden and system folders, which are not looked into
 	// Of the new rows, Oriented come from images with an EXIF orientation other than
 	// upright, which ApplyEXIF turns, and Enlarged from images that are smaller than
-	// what the model reads.
+	// what the model reads. Grey16 come from greys of 16 bits, which are clipped at 255
+	// unless Scale16.
 	Oriented int `json:"oriented"`
 	Enlarged int `json:"enlarged"`
+	Grey16   int `json:"grey_16_bit,omitempty"`
 	// Quantised says that the features depend on the processor, Meta.Machines on
 	// which they were computed; see [extractor.Model.Quantised].
 	Quantised bool         `json:"quantised"`
@@ -317,6 +320,9 @@ func (e *extraction) store(r extractor.Row) error {
 	if r.Enlarged {
 		e.result.Enlarged++
 	}
+	if r.Grey16 {
+		e.result.Grey16++
+	}
 	image := features.Image{Path: r.Item.Path, Bytes: r.Item.Bytes, MTime: r.Item.MTime, SHA256: r.SHA256}
 	return e.w.Append(image, r.Features, r.Logits)
 }
@@ -540,7 +546,7 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.List
 			}
 			folder, err := filepath.Abs(m.Dir)
 			if err == nil && source.Fingerprint == "" { // features made elsewhere
-				source, err = detector.ModelSource(m, folder, false)
+				source, err = detector.ModelSource(m, folder, preprocess.Reading{})
 			}
 			if source.Model = folder; err != nil {
 				return nil, detector.Source{}, errors.Join(err, model.Close())
@@ -553,11 +559,11 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.List
 		if err != nil {
 			return nil, detector.Source{}, err
 		}
-		model, err := extractor.NewPixels(spec, opts.Pixels.ApplyEXIF)
+		model, err := extractor.NewPixels(spec, opts.Pixels.Reading)
 		if err != nil {
 			return nil, detector.Source{}, err
 		}
-		source, err := detector.PixelsSource(model, spec, opts.Pixels.ApplyEXIF)
+		source, err := detector.PixelsSource(model, spec, opts.Pixels.Reading)
 		return model, source, err
 	}
 	folder, err := filepath.Abs(extractor.ModelPath(opts.Model)) // needed again from other working directories
@@ -568,7 +574,7 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.List
 	if err != nil {
 		return nil, detector.Source{}, err
 	}
-	source, err := detector.ModelSource(model, folder, opts.Backbone.ApplyEXIF)
+	source, err := detector.ModelSource(model, folder, opts.Backbone.Reading)
 	if err != nil {
 		return nil, detector.Source{}, errors.Join(fmt.Errorf("preprocessing of model %s: %w", model.Dir, err), model.Close())
 	}

@@ -115,6 +115,13 @@ func Reader(r io.Reader) Picture {
 // this module.
 func Decoded(img image.Image) Picture { return Picture{item: images.PixelsItem("image", img)} }
 
+// Turned returns a picture of Decoded whose pixels have an EXIF orientation, 1 to 8, that
+// has not been applied: a detector whose images were turned upright turns it, too.
+func (p Picture) Turned(orientation int) Picture {
+	p.item = p.item.Turned(orientation)
+	return p
+}
+
 // Image judges one image.
 func (j *Judge) Image(ctx context.Context, p Picture) (Verdict, error) {
 	answers, err := j.Images(ctx, p)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
@@ -23,7 +24,7 @@ func TestDetectOnPixels(t *testing.T) {
 	}
 	opts := ExtractOptions{
 		Model: extractor.PixelsName, Images: digits, Out: filepath.Join(t.TempDir(), "features"),
-		Pixels: extractor.PixelOptions{Width: 3, Height: 5, Mean: []float64{0.5}, ApplyEXIF: true},
+		Pixels: extractor.PixelOptions{Width: 3, Height: 5, Mean: []float64{0.5}, Reading: preprocess.Reading{ApplyEXIF: true}},
 	}
 	result, err := Extract(t.Context(), opts)
 	if err != nil || result.New != 100 || result.Meta.D != 3*5 || len(result.Meta.Classes) != 10 {

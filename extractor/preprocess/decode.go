@@ -24,15 +24,24 @@ const DefaultMaxPixels = 2 * 89478485
 // or one of a format that is not supported.
 var ErrUnknownFormat = errors.New("unsupported image format")
 
+// Reading says what files become images, where Pillow's Image.open leaves a choice. The
+// zero value is as Pillow does. It is part of a model's fingerprint.
+type Reading struct {
+	// ApplyEXIF turns an image upright as the EXIF orientation of a JPEG, PNG or
+	// WebP says, as Pillow's ImageOps.exif_transpose does. Pillow's Image.open
+	// leaves it as it is.
+	ApplyEXIF bool
+	// Scale16 gives the high byte of greys of 16 (or 12) bits, which Pillow's convert
+	// clips at 255, so that most images of that kind are white.
+	Scale16 bool
+}
+
 // DecodeOptions configures Decode. The zero value decodes as Pillow does.
 type DecodeOptions struct {
 	// MaxPixels bounds width×height, as the file's header gives them; 0 is
 	// DefaultMaxPixels.
 	MaxPixels int64
-	// ApplyEXIF turns an image upright as the EXIF orientation of a JPEG, PNG or
-	// WebP says, as Pillow's ImageOps.exif_transpose does. Pillow's Image.open
-	// leaves it as it is.
-	ApplyEXIF bool
+	Reading
 	// For names the preprocessing to follow: pixels that its Crop and Tensor do not read
 	// may be of any colour, which takes less time. A broken file is an error
 	// wherever it is broken. nil is for all pixels.
@@ -151,6 +160,14 @@ func Size(data []byte) (width, height int, err error) {
 	return width, height, nil
 }
 
+// Grey16 tells whether a file has greys of 16 or 12 bits, which Decode clips at 255
+// unless Scale16.
+func Grey16(data []byte) bool {
+	_, picture, err := open(data)
+	deep, ok := picture.(pillow.Grey16)
+	return err == nil && ok && deep.Grey16()
+}
+
 // recover makes an error of a decoder's panic; it must be deferred.
 func (f *format) recover(err *error) {
 	if p := recover(); p != nil {
@@ -163,7 +180,7 @@ func (f *format) recover(err *error) {
 //
 //	Image.open(file).convert("RGB")
 //
-// That is: alpha is dropped, not blended; 16-bit grey is clipped to 255 where
+// That is: alpha is dropped, not blended; 16-bit grey is clipped to 255, unless Scale16, where
 // 16-bit RGB keeps its high byte; of an animation and of several pages the first
 // counts, on its canvas; the orientation of a TIFF is applied, that of other
 // formats only with ApplyEXIF. CMYK is converted as Pillow does without a colour
@@ -225,6 +242,9 @@ func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture
 	} else if opts.ApplyEXIF {
 		turn = orientation(f.name, data)
 	}
+	if deep, ok := picture.(pillow.Grey16); ok && opts.Scale16 {
+		deep.Scale()
+	}
 	if jpeg, ok := picture.(*jpegPicture); ok {
 		jpeg.options.Reuse = opts.Reuse
 		if opts.For != nil && turn == 1 {
@@ -238,7 +258,7 @@ func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", f.name, err)
 	}
-	return upright(ctx, img, turn)
+	return Upright(ctx, img, turn)
 }
 
 func openTIFF(data []byte) (pillow.Picture, error) { return pillow.OpenTIFF(data) }

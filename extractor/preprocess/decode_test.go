@@ -155,7 +155,7 @@ func TestDecodeStops(t *testing.T) {
 			}
 		}
 	}
-	if _, err := upright(&testenv.Countdown{Context: t.Context(), Left: 1}, image.NewNRGBA(image.Rect(0, 0, 2, 2)), 6); !errors.Is(err, context.Canceled) {
+	if _, err := Upright(&testenv.Countdown{Context: t.Context(), Left: 1}, image.NewNRGBA(image.Rect(0, 0, 2, 2)), 6); !errors.Is(err, context.Canceled) {
 		t.Errorf("error while turning is %v, want that the context was cancelled", err)
 	}
 }
@@ -237,7 +237,7 @@ func TestDecodeIgnoresEXIFByDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	upright, err := Decode(t.Context(), data, DecodeOptions{ApplyEXIF: true})
+	upright, err := Decode(t.Context(), data, DecodeOptions{Reading: Reading{ApplyEXIF: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	const limit = 1 << 16
 	f.Fuzz(func(t *testing.T, data []byte, exif bool) {
-		img, err := Decode(t.Context(), data, DecodeOptions{MaxPixels: limit, ApplyEXIF: exif})
+		img, err := Decode(t.Context(), data, DecodeOptions{MaxPixels: limit, Reading: Reading{ApplyEXIF: exif}})
 		if err != nil {
 			return
 		}

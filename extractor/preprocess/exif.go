@@ -115,9 +115,10 @@ func webpMetadata(data []byte) (exif, xmp []byte) {
 	return exif, xmp
 }
 
-// upright undoes an orientation: Pillow's ImageOps.exif_transpose.
-func upright(ctx context.Context, img *image.NRGBA, orientation int) (*image.NRGBA, error) {
-	if orientation == 1 {
+// Upright undoes an orientation: Pillow's ImageOps.exif_transpose. All numbers but 2 to 8
+// are upright.
+func Upright(ctx context.Context, img *image.NRGBA, orientation int) (*image.NRGBA, error) {
+	if orientation < 2 || orientation > 8 {
 		return img, nil
 	}
 	w, h := img.Rect.Dx(), img.Rect.Dy()

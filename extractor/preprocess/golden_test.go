@@ -186,7 +186,7 @@ func TestDecodeEqualsPillow(t *testing.T) {
 		}
 		name := filepath.Base(file)
 		upright := strings.HasPrefix(name, "exif")
-		img, err := Decode(t.Context(), readFile(t, file), DecodeOptions{ApplyEXIF: upright})
+		img, err := Decode(t.Context(), readFile(t, file), DecodeOptions{Reading: Reading{ApplyEXIF: upright}})
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue
@@ -219,7 +219,7 @@ func TestPipelinesEqualPython(t *testing.T) {
 		img := source
 		if c.Tall {
 			var err error
-			if img, err = upright(t.Context(), source, 8); err != nil { // a quarter turn to the left
+			if img, err = Upright(t.Context(), source, 8); err != nil { // a quarter turn to the left
 				t.Fatal(err)
 			}
 		}

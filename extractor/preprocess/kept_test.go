@@ -60,7 +60,7 @@ func TestDecodeForACrop(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		file := rapid.SampledFrom(files).Draw(rt, "file")
 		s := anySpec(rt, 50)
-		data, opts := readFile(t, file), DecodeOptions{ApplyEXIF: rapid.Bool().Draw(rt, "exif")}
+		data, opts := readFile(t, file), DecodeOptions{Reading: Reading{ApplyEXIF: rapid.Bool().Draw(rt, "exif")}}
 		img, err := Decode(t.Context(), data, opts)
 		if err != nil {
 			rt.Fatal(err)

@@ -45,7 +45,7 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, ApplyEXIF: opts.Backbone.ApplyEXIF}}
+	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, Reading: opts.Backbone.Reading}}
 	if opts.Images != "" {
 		listing, err := images.ListContext(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List})
 		if err != nil {

@@ -152,6 +152,8 @@ func (d *detecting) check() error {
 	return nil
 }
 
+const noThreshold = "the detector has no threshold, as it had too few calibration images: nothing is flagged"
+
 // loadDetector loads the detector with the threshold that the flags say.
 func (d *detecting) loadDetector(s Streams) (err error) {
 	if d.opts.Detector, err = d.load(d.file); err != nil {
@@ -163,7 +165,7 @@ func (d *detecting) loadDetector(s Streams) (err error) {
 	case d.Changed("max-false-alarms"):
 		return setFalseAlarms(d.opts.Detector, d.alarms)
 	case math.IsInf(d.opts.Detector.Threshold, -1):
-		fmt.Fprintln(s.Err, "detect: warning: the detector has no threshold, as it had too few calibration images: nothing is flagged; --threshold or a larger --max-false-alarms sets one, and train --calibration cross:10 makes a detector that is calibrated by all images")
+		fmt.Fprintln(s.Err, "detect: warning: "+noThreshold+"; --threshold or a larger --max-false-alarms sets one, and train --calibration cross:10 makes a detector that is calibrated by all images")
 	}
 	return nil
 }

@@ -47,6 +47,7 @@ func addExtract(c *command) {
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
 	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
 	eitherOr(c.FlagSet, &opts.Backbone.ApplyEXIF, "exif", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
+	c.BoolVar(&opts.Backbone.Scale16, "scale-16-bit", false, "scale 16-bit grey to 8 bits; default: clip it at 255, as Pillow does, which makes most such images white")
 	c.StringVar(&e.shard, "shard", "", "only the part `i/n` of the images, i from 1 to n")
 	c.means("shard", "Shard")
 	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
@@ -93,7 +94,7 @@ func (e *extracting) check() (err error) {
 	if err := setSize(&opts.Pixels, e.size); err != nil {
 		return err
 	}
-	opts.Pixels.ApplyEXIF = opts.Backbone.ApplyEXIF
+	opts.Pixels.Reading = opts.Backbone.Reading
 	if e.Changed("shard") {
 		if opts.Shard, err = features.ParseShard(e.shard); err != nil {
 			return Usagef("--shard: %w", err)
@@ -201,8 +202,8 @@ func (e *extracting) tell(w io.Writer, result *pipeline.ExtractResult) {
 			fmt.Fprintf(w, "extract: part %s is written; %s is no feature set yet: %v\n", e.opts.Shard, e.opts.Out, result.Unfinished)
 		}
 		tellClasses(w, result)
-		if text := oddImages(result.Oriented, result.Enlarged, e.opts.Backbone.ApplyEXIF); text != "" {
-			fmt.Fprintf(w, "extract: of %s, %s\n", count(result.New, "new image"), text)
+		for _, note := range extractionNotes(result, e.opts.Backbone.Reading) {
+			fmt.Fprintln(w, "extract: "+note)
 		}
 	}
 	if d := result.Meta.D; d > manyPixels && e.opts.Model == extractor.PixelsName {
@@ -253,49 +254,72 @@ func quantisedText(products string) string {
 // warnMixed warns of a feature set of a quantised model whose rows were not all
 // computed on machines of one kind.
 func warnMixed(w io.Writer, command string, meta features.Meta) {
-	if !meta.Mixed() {
-		return
-	}
-	fmt.Fprintf(w, "%s: warning: the model is quantised, and the features were computed on machines that differ:\n", command)
-	for _, m := range meta.Machines {
-		fmt.Fprintf(w, "  onnxruntime %s on %s, kernels %s, 8-bit products %s\n", m.Runtime, m.Provider, m.Kernels, m.Products)
+	if text := mixedText(meta); text != "" {
+		fmt.Fprintf(w, "%s: %s\n", command, text)
 	}
 }
 
-// tellClasses prints how many images each class has, and what was skipped.
+// mixedText is the warning of warnMixed; "" if there is none.
+func mixedText(meta features.Meta) string {
+	if !meta.Mixed() {
+		return ""
+	}
+	text := "warning: the model is quantised, and the features were computed on machines that differ:"
+	for _, m := range meta.Machines {
+		text += fmt.Sprintf("\n  onnxruntime %s on %s, kernels %s, 8-bit products %s", m.Runtime, m.Provider, m.Kernels, m.Products)
+	}
+	return text
+}
+
+// tellClasses prints how many images each class has.
 func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
-	const tiny, most = 5, 50 // images of a class, classes that are printed
-	var few []string
-	for i, class := range result.Classes {
-		if i < most {
-			fmt.Fprintf(w, "  %-30s %d\n", Printable(class.Name), class.Images)
-		}
-		if class.Images < tiny {
-			few = append(few, class.Name)
-		}
+	const most = 50 // classes that are printed
+	for _, class := range result.Classes[:min(len(result.Classes), most)] {
+		fmt.Fprintf(w, "  %-30s %d\n", Printable(class.Name), class.Images)
 	}
 	if n := len(result.Classes); n > most {
 		fmt.Fprintf(w, "  and %d more\n", n-most)
 	}
+}
+
+// extractionNotes are what a person should know of an extraction.
+func extractionNotes(result *pipeline.ExtractResult, reading preprocess.Reading) (notes []string) {
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	const tiny = 5 // images of a class
+	var few []string
+	for _, class := range result.Classes {
+		if class.Images < tiny {
+			few = append(few, class.Name)
+		}
+	}
 	switch n := inClasses(result.Classes); {
 	case n == 0:
-		fmt.Fprintln(w, "extract: the images have no labels: good to evaluate with, not to train on; an image's label is the folder that it lies in, DIR/class/…/image")
+		note("the images have no labels: good to evaluate with, not to train on; an image's label is the folder that it lies in, DIR/class/…/image")
 	case n < result.Meta.N:
-		fmt.Fprintf(w, "extract: %s without a label, in no folder of a class: train leaves out what has no label\n", count(result.Meta.N-n, "image"))
+		note("%s without a label, in no folder of a class: train leaves out what has no label", count(result.Meta.N-n, "image"))
 	}
 	if len(few) > 0 {
-		fmt.Fprintf(w, "extract: warning: fewer than %d images in %s: %s\n", tiny, count(len(few), "class"), some(few, 10))
+		note("warning: fewer than %d images in %s: %s", tiny, count(len(few), "class"), some(few, 10))
 	}
 	if len(result.Empty) > 0 {
-		fmt.Fprintf(w, "extract: warning: %s without images, not counted as classes: %s\n", count(len(result.Empty), "folder"), some(result.Empty, 10))
+		note("warning: %s without images, not counted as classes: %s", count(len(result.Empty), "folder"), some(result.Empty, 10))
 	}
 	if result.Quantised {
-		fmt.Fprintf(w, "extract: warning: %s\n", quantisedText(extractor.Products()))
+		note("warning: %s", quantisedText(extractor.Products()))
 	}
-	warnMixed(w, "extract", result.Meta)
+	if text := mixedText(result.Meta); text != "" {
+		note("%s", text)
+	}
 	if result.Hidden > 0 {
-		fmt.Fprintf(w, "extract: %s passed over (hidden, or a system's)\n", count(result.Hidden, "folder"))
+		note("%s passed over (hidden, or a system's)", count(result.Hidden, "folder"))
 	}
+	if n := result.Grey16; n > 0 && !reading.Scale16 {
+		note("warning: of %s, %s", count(result.New, "new image"), plural(n, "%d has 16-bit grey", "%d have 16-bit grey")+", which is clipped at 255 as Pillow does: most of it is white (--scale-16-bit scales it)")
+	}
+	if text := oddImages(result.Oriented, result.Enlarged, reading.ApplyEXIF); text != "" {
+		note("of %s, %s", count(result.New, "new image"), text)
+	}
+	return notes
 }
 
 // inClasses counts the images of classes.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -165,6 +166,18 @@ var underscored = sync.OnceValue(func() *strings.Replacer {
 	}
 	return strings.NewReplacer(pairs...)
 })
+
+// NoThreshold warns of a detector without a threshold.
+func NoThreshold() string { return inLibrary(noThreshold + "; train with --calibration cross:10") }
+
+// ExtractionNotes are what the command extract tells a person of what came of it.
+func ExtractionNotes(r *pipeline.ExtractResult, reading preprocess.Reading) []string {
+	notes := extractionNotes(r, reading)
+	for i, note := range notes {
+		notes[i] = inLibrary(strings.TrimPrefix(note, "warning: "))
+	}
+	return notes
+}
 
 // Describe says in a few lines what was trained, as the command train does.
 func Describe(d *pipeline.Detector, r *pipeline.TrainResult) string {

@@ -113,6 +113,10 @@ func (s *shareValue) Set(text string) error {
 		*s.to = pipeline.Share{Folds: folds}
 		return nil
 	}
+	if text == "auto" && s.folds {
+		*s.to = pipeline.Share{Auto: true}
+		return nil
+	}
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
 	case text == "":

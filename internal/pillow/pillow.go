@@ -100,3 +100,12 @@ func unpackBits(dst, src []uint8, n, bits int) {
 
 // clip16 converts a 16-bit grey (Pillow's mode "I;16") to 8 bits as Pillow does.
 func clip16(v uint16) uint8 { return uint8(min(v, 255)) }
+
+// A Grey16 is a picture that may have greys of more than 8 and up to 16 bits, which Pillow
+// clips at 255.
+type Grey16 interface {
+	// Grey16 tells whether it has.
+	Grey16() bool
+	// Scale has Pixels give the high byte of such greys, as of those of 16-bit RGB.
+	Scale()
+}

@@ -15,6 +15,7 @@ import (
 // png is the first image of a PNG or APNG, read as Pillow's PngImagePlugin and
 // ZipDecode.c read it.
 type png struct {
+	scale         bool // see Grey16
 	data          []byte
 	at            int // of the next chunk
 	width, height int
@@ -407,6 +408,10 @@ func paeth(left, above, corner int) uint8 {
 	return uint8(corner)
 }
 
+// Grey16 and Scale make it a [Grey16].
+func (p *png) Grey16() bool { return p.colour == pngGrey && p.depth == 16 }
+func (p *png) Scale()       { p.scale = true }
+
 // convert writes a row of pixels, step bytes apart. samples is a buffer for one
 // sample of each pixel.
 func (p *png) convert(dst []uint8, step int, src, samples []uint8) {
@@ -422,7 +427,10 @@ func (p *png) convert(dst []uint8, step int, src, samples []uint8) {
 	case pngGrey:
 		if p.depth == 16 {
 			for i := range samples {
-				v := clip16(binary.BigEndian.Uint16(src[2*i:]))
+				v := src[2*i]
+				if !p.scale {
+					v = clip16(binary.BigEndian.Uint16(src[2*i:]))
+				}
 				put(i, v, v, v)
 			}
 			return

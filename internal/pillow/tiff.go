@@ -54,6 +54,7 @@ const (
 // orientation of a quarter turn, whose height it takes for the width. Uncompressed
 // YCbCr may differ by one level.
 type TIFF struct {
+	scale bool // see Grey16
 	*ifd
 	data          []byte
 	width, height int
@@ -578,6 +579,12 @@ func (t *TIFF) convertIndices(dst, src []byte, n int) {
 	}
 }
 
+// Grey16 and Scale make it a [Grey16].
+func (t *TIFF) Grey16() bool {
+	return t.samples == 1 && (t.bits == 12 || t.bits == 16) && t.format == tiffUnsigned && t.photometric != tiffPalette
+}
+func (t *TIFF) Scale() { t.scale = true }
+
 // grey returns the grey of pixel x, of more than 8 bits, clipped to 0 and 255 as in
 // Pillow's modes "I;16", "I" and "F".
 func (t *TIFF) grey(src []byte, x int) uint8 {
@@ -585,11 +592,18 @@ func (t *TIFF) grey(src []byte, x int) uint8 {
 	case t.bits == 12:
 		at := 12 * x
 		v := uint16(src[at/8])<<8 | uint16(src[at/8+1])
-		return clip16(v >> (4 - at%8) & 0xfff)
+		v = v >> (4 - at%8) & 0xfff
+		if t.scale {
+			return uint8(v >> 4)
+		}
+		return clip16(v)
 	case t.bits == 16:
 		v := t.order.Uint16(src[2*x:])
 		if t.format == tiffSigned {
 			return uint8(max(0, min(int16(v), 255)))
+		}
+		if t.scale {
+			return uint8(v >> 8)
 		}
 		return clip16(v)
 	}

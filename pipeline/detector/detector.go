@@ -104,6 +104,10 @@ type TrainingRecord struct {
 
 	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
 
+	// ClassType is "int", "float" or "bool" where Python gave classes that were not text,
+	// for Python to give them back so.
+	ClassType string `json:"class_type,omitempty"`
+
 	// What else repeats the training.
 	Tool         string                    `json:"tool,omitempty"`   // the program and its version
 	Score        string                    `json:"scores,omitempty"` // that was asked for

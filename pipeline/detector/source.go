@@ -27,14 +27,14 @@ type Source struct {
 }
 
 // PixelsSource says how pixels were made features of.
-func PixelsSource(model *extractor.Pixels, spec *preprocess.Spec, applyEXIF bool) (Source, error) {
-	preprocess, err := json.Marshal(imageTreatment{spec, exifName(applyEXIF)})
+func PixelsSource(model *extractor.Pixels, spec *preprocess.Spec, reading preprocess.Reading) (Source, error) {
+	preprocess, err := json.Marshal(treatmentOf(spec, reading))
 	return Source{Fingerprint: model.Fingerprint(), Model: extractor.PixelsName, Output: extractor.PixelsName, Preprocess: preprocess}, err
 }
 
 // ModelSource says how a model, in a folder, makes features.
-func ModelSource(model *extractor.Model, folder string, applyEXIF bool) (Source, error) {
-	preprocess, err := json.Marshal(imageTreatment{model.Spec, exifName(applyEXIF)})
+func ModelSource(model *extractor.Model, folder string, reading preprocess.Reading) (Source, error) {
+	preprocess, err := json.Marshal(treatmentOf(model.Spec, reading))
 	return Source{
 		Fingerprint: model.Fingerprint(), Model: folder, SHA256: model.SHA256,
 		Output: model.Output(), Pool: model.Pool(), Preprocess: preprocess,
@@ -84,7 +84,7 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 			return nil, fmt.Errorf("the detector's backbone: %w", err)
 		}
 	}
-	if opts.ApplyEXIF, err = d.Source.AppliesEXIF(); err != nil {
+	if opts.Reading, err = d.Source.Reading(); err != nil {
 		return nil, err
 	}
 	// Output and pool are as training had them; a set made elsewhere names
@@ -153,7 +153,7 @@ func (d *Detector) openPixels(dir string) (Backbone, error) {
 	if err := json.Unmarshal(d.Source.Preprocess, &treatment); err != nil {
 		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
 	}
-	model, err := extractor.NewPixels(treatment.Spec, treatment.EXIF == exifName(true))
+	model, err := extractor.NewPixels(treatment.Spec, treatment.reading())
 	if err != nil {
 		return nil, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
 	}
@@ -163,17 +163,15 @@ func (d *Detector) openPixels(dir string) (Backbone, error) {
 	return model, nil
 }
 
-// AppliesEXIF tells whether images are turned as their EXIF orientation says.
-func (s Source) AppliesEXIF() (bool, error) {
-	var treatment struct {
-		EXIF string `json:"exif"`
-	}
+// Reading says how files are read.
+func (s Source) Reading() (preprocess.Reading, error) {
+	var treatment fileTreatment
 	if s.Preprocess != nil {
 		if err := json.Unmarshal(s.Preprocess, &treatment); err != nil {
-			return false, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+			return preprocess.Reading{}, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
 		}
 	}
-	return treatment.EXIF == exifName(true), nil
+	return treatment.reading(), nil
 }
 
 // Spec returns how an image is prepared for the model.
@@ -196,13 +194,23 @@ func (s Source) Spec() (*preprocess.Spec, error) {
 // feature sets and detectors say it.
 type imageTreatment struct {
 	*preprocess.Spec
-	EXIF string `json:"exif"` // "ignore" or "apply"
+	fileTreatment
 }
 
-// exifName is how files say what was done about EXIF orientation.
-func exifName(apply bool) string {
-	if apply {
-		return "apply"
+// fileTreatment is how files say preprocess.Reading.
+type fileTreatment struct {
+	EXIF    string `json:"exif"` // "ignore" or "apply"
+	Scale16 bool   `json:"scale_16_bit,omitempty"`
+}
+
+func treatmentOf(spec *preprocess.Spec, reading preprocess.Reading) imageTreatment {
+	files := fileTreatment{"ignore", reading.Scale16}
+	if reading.ApplyEXIF {
+		files.EXIF = "apply"
 	}
-	return "ignore"
+	return imageTreatment{spec, files}
+}
+
+func (t fileTreatment) reading() preprocess.Reading {
+	return preprocess.Reading{ApplyEXIF: t.EXIF == "apply", Scale16: t.Scale16}
 }

@@ -79,7 +79,7 @@ func (e *Explainer) Where(ctx context.Context, backbone Backbone, items []images
 
 // mask prepares an image and an empty map.
 func (e *Explainer) mask(ctx context.Context, item images.Item, maxPixels int64, to *Mapped) (*masked, error) {
-	apply, err := e.detector.Source.AppliesEXIF()
+	reading, err := e.detector.Source.Reading()
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (e *Explainer) mask(ctx context.Context, item images.Item, maxPixels int64,
 	if err != nil {
 		return nil, err
 	}
-	img, _, err := item.Image(ctx, preprocess.DecodeOptions{MaxPixels: cmp.Or(maxPixels, preprocess.DefaultMaxPixels), ApplyEXIF: apply})
+	img, _, err := item.Image(ctx, preprocess.DecodeOptions{MaxPixels: cmp.Or(maxPixels, preprocess.DefaultMaxPixels), Reading: reading})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 
@@ -27,6 +28,7 @@ type Data struct {
 	copies            int   // rows that are like others
 	calibrated        []detector.Verdict
 	sample            []float32 // features of calibration images, at most detector.ReferenceImages
+	heldOut           []float64 // see Result.HeldOut
 	leftOut           int       // calibration rows that are not one of their group's
 	split             features.Parts
 	train, validation features.Rows
@@ -134,6 +136,13 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if data, err = data.resplit(opts.Seeds[0]); err != nil {
 		return nil, err
 	}
+	if opts.Calibration.Auto && !opts.PerClass && len(data.split.Calibration) < detector.ScoresNeeded(opts.TargetTPR) {
+		data.Options.Calibration = Share{Folds: autoFolds}
+		if data, err = data.resplit(opts.Seeds[0]); err != nil {
+			return nil, err
+		}
+	}
+	data.Options.Calibration.Auto = false
 	data.Options.Train = data.Options.Train.Within(data.train.Len())
 	data.warn()
 	return data, nil
@@ -334,6 +343,46 @@ func (t *Data) perClass(rows []int) []int {
 	return counts
 }
 
+// looksProjected tells whether the first features of all rows have the mean zero and are
+// not correlated at all, as principal components are on the rows that they were fitted on.
+func (t *Data) looksProjected() bool {
+	k, n := min(t.D, 16), len(t.Labels)
+	if k < 4 || n < 20 {
+		return false
+	}
+	sum, square := 0.0, 0.0 // a sample tells of most features that their mean is not zero
+	for row := 0; row < n; row += max(1, n/1000) {
+		v := float64(t.Row(row)[0])
+		sum, square = sum+v, square+v*v
+	}
+	if math.Abs(sum) > 6*math.Sqrt(square) {
+		return false
+	}
+	sums, products := make([]float64, k), make([]float64, k*k)
+	for row := range t.Labels {
+		x := t.Row(row)[:k]
+		for i, v := range x {
+			sums[i] += float64(v)
+			for j, w := range x[:i+1] {
+				products[i*k+j] += float64(v) * float64(w)
+			}
+		}
+	}
+	// Of independent numbers around zero, the ratio to the right hand side would be about 10.
+	chance := math.Sqrt(float64(n))
+	for i := range k {
+		if !(math.Abs(sums[i]) < 0.1*math.Sqrt(products[i*k+i])) {
+			return false
+		}
+		for j := range i {
+			if !(math.Abs(products[i*k+j]) < 0.1/chance*math.Sqrt(products[i*k+i]*products[j*k+j])) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 func (t *Data) unlabelled() int {
 	n := 0
 	for _, y := range t.Labels {
@@ -390,6 +439,9 @@ func (t *Data) warn() {
 	}
 	if t.Sets[0].Model == extractor.PixelsName && t.Options.Head.Settings().Residual {
 		t.Warnings = append(t.Warnings, "the features are pixels: the paper's head with its settings for MNIST (‹head.PaperPresets mnist›) learns their classes better, the residual one tells out-of-distribution images better")
+	}
+	if t.looksProjected() {
+		t.Warnings = append(t.Warnings, "the features look as if they were projected onto principal axes that were fitted on these same rows: the threshold will be wrong, since other rows do not fit these axes as well, and most of what new classes differ in is gone; train on what the model gives")
 	}
 	t.warnOfGroups()
 	if n := t.unlabelled() - t.excluded; n > 0 {

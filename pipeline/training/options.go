@@ -153,7 +153,13 @@ type Share struct {
 	// calibration, at least 2: all rows train and calibrate. It suits few images;
 	// training and judging take so many times longer.
 	Folds int
+	// Auto, of Calibration alone, is a tenth of the rows, or autoFolds folds where these are
+	// too few to keep TargetTPR.
+	Auto bool
 }
+
+// autoFolds is the number of folds of Share.Auto.
+const autoFolds = 10
 
 // fraction returns the part of the training rows that goes to the share.
 func (s Share) fraction() float64 {
@@ -169,6 +175,9 @@ func (s Share) fraction() float64 {
 func (s Share) String() string {
 	if s.Features != "" {
 		return s.Features
+	}
+	if s.Auto {
+		return "auto"
 	}
 	if s.Folds > 0 {
 		return fmt.Sprintf("cross:%d", s.Folds)

@@ -46,6 +46,10 @@ type Result struct {
 	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
 	FalseAlarms *[2]float64 `json:"false_alarms"`
 
+	// HeldOut has for each row, with folds, its score by the detector of the fold that was
+	// trained without it; NaN without a label. nil without folds.
+	HeldOut []float64 `json:"-"`
+
 	Rows     detector.RowCount `json:"rows"`
 	Warnings []string          `json:"warnings"` // what a person should know; advice names fields of Options
 }
@@ -109,6 +113,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
 	data.promise(result, d)
+	result.HeldOut = raw.heldOut
 	if d.Validation, err = raw.validate(ctx, d); err != nil {
 		return nil, nil, err
 	}
@@ -302,7 +307,22 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 	for _, r := range sample {
 		t.sample = append(t.sample, from.Row(r)...)
 	}
-	scores := []float64{}
+	verdicts, err := judged(ctx, d, from, rows)
+	if err != nil {
+		return nil, err
+	}
+	t.calibrated = append(t.calibrated, verdicts...)
+	scores := make([]float64, len(verdicts))
+	for i, v := range verdicts {
+		scores[i] = v.Score
+	}
+	slices.Sort(scores)
+	return scores, nil
+}
+
+// judged returns a detector's verdicts on rows.
+func judged(ctx context.Context, d *detector.Detector, from features.Rows, rows []int) ([]detector.Verdict, error) {
+	var verdicts []detector.Verdict
 	var block []float32
 	for part := range slices.Chunk(rows, judgedRows) {
 		if err := ctx.Err(); err != nil {
@@ -312,13 +332,9 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		for _, r := range part {
 			block = append(block, from.Row(r)...)
 		}
-		for _, v := range d.Verdicts(block) {
-			scores = append(scores, v.Score)
-			t.calibrated = append(t.calibrated, v)
-		}
+		verdicts = append(verdicts, d.Verdicts(block)...)
 	}
-	slices.Sort(scores)
-	return scores, nil
+	return verdicts, nil
 }
 
 // trainedOn names the feature sets of a training that has come to its end.

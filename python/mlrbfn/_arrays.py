@@ -13,6 +13,8 @@ from ._errors import OptionError
 def _array(x: Any, what: str) -> np.ndarray:
     """Returns x as an array, in place where NumPy can: a tensor of PyTorch without its
     gradient, and in float32 if it is of bfloat16, which NumPy lacks."""
+    if np.ma.is_masked(x):
+        raise OptionError(f"the {what} have values that are masked: fill them (x.filled), or leave them out")
     if hasattr(x, "detach"):
         x = x.detach()
         if str(getattr(x, "dtype", "")) == "torch.bfloat16":
@@ -49,9 +51,11 @@ def rows(x: Any, columns: int | None = None) -> np.ndarray:
 
 
 def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of each row's class as int64 [n], -1 for None, NaN or pandas' NA, and
-    the classes, sorted."""
-    y = _array(y, "labels")
+    """Returns the index of each row's class as int64 [n], -1 for what has no label, and the
+    classes, sorted: None, NaN, pandas' NA, what is masked, and -1 in an array of whole numbers,
+    as `Features.labels` has it."""
+    masked = np.ma.getmaskarray(y) if np.ma.is_masked(y) else None
+    y = _array(y if masked is None else y.data, "labels")
     if y.shape != (n,):
         raise OptionError(f"there are {n} rows of features, and the labels have the shape {y.shape}")
     if y.dtype.kind == "f":
@@ -59,8 +63,12 @@ def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     elif y.dtype.kind == "O":
         nothing = getattr(sys.modules.get("pandas"), "NA", None)
         known = np.array([v is not None and v is not nothing and v == v for v in y], dtype=bool)
+    elif y.dtype.kind == "i":
+        known = y != -1
     else:
         known = np.ones(n, dtype=bool)
+    if masked is not None:
+        known &= ~masked
     index = np.full(n, -1, np.int64)
     try:
         classes, index[known] = np.unique(y[known], return_inverse=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _arrays, _images, _native, _pages
-from ._errors import OptionError
+from ._errors import Error, Errors, OptionError, check_errors, tell_unreadable
 from ._features import Features, embed
 from ._program import Commands, _stat
 from ._signatures import written_out
@@ -35,14 +35,21 @@ class Verdicts(np.recarray):
     - ``class``: the most confident class; ``label``: its index in `Detector.classes_`
     - ``confidence``: the probability that the class is right
     - ``score``: higher is more in-distribution
-    - ``ood``: whether the score is below the threshold
+    - ``ood``: whether the score is below the threshold; True where there is an error, so that
+      no filter lets pass what was not judged
     - ``p_value``: the chance that an image like the training images scores this low
     - ``path`` and ``error``, of `Detector.detect` alone; where there is an error, the
       label is -1, the class None, and the numbers are NaN
+    - ``ok``: whether there is no error
 
     ``verdicts["class"]`` and ``verdicts.score`` are columns, ``verdicts[verdicts.ood]`` are
     the rows that were flagged, and ``pandas.DataFrame(verdicts)`` is a data frame.
     """
+
+    @property
+    def ok(self) -> np.ndarray:
+        """Whether each row was judged: False where its image could not be read."""
+        return np.asarray(self["label"]) >= 0
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns the verdicts as a data frame."""
@@ -85,7 +92,8 @@ class Detector(Commands):
     info: dict[str, Any]
     result: dict[str, Any] | None
     description: str
-    _handle: int
+    _held: int | None  # the library's number of it; 0 once it is closed, None before the first use of a pickle
+    _file: bytes = b""  # of a pickle
     _loaded: tuple[str, Any] | None = None  # the file that it was loaded from, and its state then
     _finalizer: weakref.finalize[Any, Detector]
 
@@ -95,14 +103,46 @@ class Detector(Commands):
     @classmethod
     def _of(cls, handle: int, classes: np.ndarray | None = None, result: dict[str, Any] | None = None, description: str = "") -> Detector:
         self: Detector = object.__new__(cls)
-        self._handle = handle
-        self._finalizer = weakref.finalize(self, _close, handle, os.getpid())
-        self._finalizer.atexit = False
+        self._hold(handle)
         self.info = self._call("info", quick=True)
         self.info["model"] = _native.decode(self.info["model"])
-        self.classes_ = np.array(self.info["classes"]) if classes is None else classes
+        kind = {"int": int, "float": float, "bool": "True".__eq__}.get(self.info["class_type"], str)
+        self.classes_ = np.array([kind(c) for c in self.info["classes"]]) if classes is None else classes
         self.result, self.description = result, description
         return self
+
+    def _hold(self, handle: int) -> None:
+        self._held = handle
+        self._finalizer = weakref.finalize(self, _close, handle, os.getpid())
+        self._finalizer.atexit = False
+
+    @property
+    def _handle(self) -> int:
+        """The library's number of the detector, which the first use of a pickle loads."""
+        pickled = self._file
+        if self._held is None:
+            with tempfile.TemporaryDirectory() as room:
+                file = os.path.join(room, "pickled.safetensors")
+                with open(file, "wb") as f:
+                    f.write(pickled)
+                self._hold(_native.call("load", {"file": _native.encode(file), "public_key": "", "told": True}, quick=True))
+            self._file = b""
+        if not self._held:
+            raise Error("the detector is closed")
+        return self._held
+
+    def close(self) -> None:
+        """Lets go of the detector and of the model that `detect` keeps open. `with` does it at
+        its end, and Python when nobody holds the detector any more."""
+        if self._held:
+            self._finalizer()
+        self._held = 0
+
+    def __enter__(self) -> Detector:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     @classmethod
     def load(cls, file: str | os.PathLike[str], *, public_key: str | os.PathLike[str] | None = None) -> Detector:
@@ -132,7 +172,7 @@ class Detector(Commands):
         buffers: list[np.ndarray] = []
         classes = None
         if sets is not None and y is None:
-            arguments["features"] = [_native.encode(s.folder) for s in sets]
+            arguments["features"] = [_native.encode(s.unchanged()) for s in sets]
         else:
             if y is None:
                 raise OptionError("train takes features of a folder (load_features), or an array and its labels")
@@ -141,7 +181,9 @@ class Detector(Commands):
             names = [str(c) for c in classes]
             if len(set(names)) < len(names):
                 raise OptionError("two classes have the same name")
-            arguments.update(columns=x.shape[1], classes=names, like=_native.encode(like.folder if like else ""))
+            kinds = {"i": "int", "u": "int", "f": "float", "b": "bool"}
+            class_type = kinds.get(np.array(classes.tolist()).dtype.kind, "")
+            arguments.update(columns=x.shape[1], classes=names, class_type=class_type, like=_native.encode(like.unchanged() if like else ""))
             buffers = [x, index]
         trained = _native.call("train", arguments, buffers, progress=progress)
         return cls._of(trained["detector"], classes, trained["result"], trained["about"])
@@ -170,7 +212,7 @@ class Detector(Commands):
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes the detector as one file, which all programs of mlrbfn read. It has the
-        names of the classes: classes that were numbers are text after load."""
+        names of the classes; those that were numbers are numbers after load."""
         self._call("save", {"file": _native.encode(file)}, quick=True)
 
     def judge(self, X: Any) -> Verdicts:
@@ -178,7 +220,7 @@ class Detector(Commands):
         x = _arrays.rows(X, self.n_features_in_)
         n = len(x)
         columns = [np.empty(n, kind) for kind in (np.int64, np.float64, np.float64, np.bool_, np.float64)]
-        self._call("verdicts", buffers=[x, *columns], quick=n <= 256)
+        self._call("verdicts", _made_by(X), [x, *columns], quick=n <= 256)
         verdicts = np.empty(n, _JUDGED).view(Verdicts)
         verdicts["class"] = self.classes_[columns[0]]
         for name, column in zip(("label", "confidence", "score", "ood", "p_value"), columns, strict=True):
@@ -190,7 +232,14 @@ class Detector(Commands):
         x = _arrays.rows(X, self.n_features_in_)
         scores = np.empty(len(x))
         empty = np.empty(0, np.uint8)
-        self._call("verdicts", buffers=[x, empty, empty, scores], quick=len(x) <= 256)
+        self._call("verdicts", _made_by(X), [x, empty, empty, scores], quick=len(x) <= 256)
+        return scores
+
+    def _held_out(self, n: int) -> np.ndarray:
+        """Returns the scores of the n rows of a training with folds, each by the detector of
+        the fold that was trained without it."""
+        scores = np.empty(n)
+        self._call("held_out", buffers=[scores], quick=True)
         return scores
 
     def log_confidences(self, X: Any) -> np.ndarray:
@@ -198,17 +247,20 @@ class Detector(Commands):
         class is judged on its own, so that all confidences of a new image may be small."""
         x = _arrays.rows(X, self.n_features_in_)
         out = np.empty((len(x), len(self.classes_)))
-        self._call("confidences", buffers=[x, out], quick=len(x) <= 256)
+        self._call("confidences", _made_by(X), [x, out], quick=len(x) <= 256)
         return out
 
     @written_out
-    def detect(self, images: Any, *, model: str | os.PathLike[str] = "", progress: bool | None = None, **options: Unpack[DetectOptions]) -> Verdicts:
+    def detect(self, images: Any, *, model: str | os.PathLike[str] = "", errors: Errors = "warn", progress: bool | None = None, **options: Unpack[DetectOptions]) -> Verdicts:
         """Judges images: a path of an image or a folder, or a list of paths, bytes of image
         files, PIL images, and arrays of bytes (uint8) [height, width, 3] or [height, width].
 
-        model is the folder of the backbone where it is not found by itself. options are
-        those of `mlrbfn detect` that say how to run it: device="cuda", workers=4.
+        model is the folder of the backbone where it is not found by itself; the detector
+        keeps it open for the next call, until `close`. An image that cannot be read is a row
+        with an error, and a warning; errors="raise" makes it an exception, "ignore" neither.
+        options are those of `mlrbfn detect` that say how to run it: device="cuda", workers=4.
         """
+        check_errors(errors)
         all_images = [image for image, _ in _images.flat(images)]
         common = {"model": _native.encode(model), "settings": _native.settings({**options})}
         said: list[dict[str, Any]] = []
@@ -229,9 +281,13 @@ class Detector(Commands):
             failed = bool(a.get("error"))
             path = _native.decode(a["path"]) if a["path"] else None
             if failed:
-                verdicts[i] = (path, None, -1, np.nan, np.nan, False, np.nan, a["error"])
+                verdicts[i] = (path, None, -1, np.nan, np.nan, True, np.nan, a["error"])
             else:
                 verdicts[i] = (path, classes[a["label"]], a["label"], a["confidence"], a["score"], a["ood"], a["p_value"], None)
+        failed = np.flatnonzero(~verdicts.ok)
+        if len(failed):
+            first = verdicts[failed[0]]
+            tell_unreadable(errors, len(failed), f"whose rows have .error and count as .ood; the first: {first.path or f'image {failed[0]}'}: {first.error}")
         return verdicts
 
     def evaluate(self, known: Any, new: Any) -> dict[str, float]:
@@ -239,19 +295,19 @@ class Detector(Commands):
         new ones: `auroc`, `aupr_out`, `aupr_in`, `fpr95` (known images flagged where 95% of the
         new ones are caught) and `fpr95_id` (new images accepted where 95% of the known
         ones are)."""
-        scores: dict[str, float] = _native.call("measure", {}, [self.score(known), self.score(new)], quick=True)
+        made = [_made_by(x).get("fingerprint", "") for x in (known, new)]
+        scores: dict[str, float] = _native.call("measure", {"fingerprints": made}, [self.score(known), self.score(new)], quick=True)
         return scores
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fd, file = tempfile.mkstemp(suffix=".safetensors")
-        os.close(fd)
-        try:
-            self.save(file)
-            with open(file, "rb") as f:
-                data = f.read()
-        finally:
-            os.remove(file)
-        return _unpickle, (data, self.classes_, self.result, self.description)
+        state = {name: getattr(self, name) for name in ("_file", "info", "classes_", "result", "description")}
+        if self._held is not None:
+            with tempfile.TemporaryDirectory() as room:
+                file = os.path.join(room, "pickled.safetensors")
+                self.save(file)
+                with open(file, "rb") as f:
+                    state["_file"] = f.read()
+        return _unpickle, (state,)
 
     def _repr_html_(self) -> str:
         return _pages.of_detector(self)
@@ -260,21 +316,23 @@ class Detector(Commands):
         return f"Detector({len(self.classes_)} classes, {self.n_features_in_} features, score {self.info['scores']}, threshold {self.threshold:.4g})"
 
 
-def _unpickle(data: bytes, classes: np.ndarray, result: dict[str, Any] | None, description: str) -> Detector:
-    fd, file = tempfile.mkstemp(suffix=".safetensors")
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(data)
-        handle = _native.call("load", {"file": _native.encode(file), "public_key": ""}, quick=True)
-    finally:
-        os.remove(file)
-    return Detector._of(handle, classes, result, description)
+def _unpickle(state: dict[str, Any]) -> Detector:
+    """Returns a detector that its first use loads: an error here, as in a process that was
+    forked, would end a worker of a pool, and the pool would wait for it for ever."""
+    detector: Detector = object.__new__(Detector)
+    detector.__dict__.update(state, _held=None)
+    return detector
 
 
 def _close(handle: int, pid: int) -> None:
     """Lets go of a detector that nobody holds any more."""
     if os.getpid() == pid:
         _native.call("close", {"detector": handle}, quick=True)
+
+
+def _made_by(X: Any) -> dict[str, str]:
+    """Says which model made features, where that is known."""
+    return {"fingerprint": X.fingerprint} if isinstance(X, Features) else {}
 
 
 @written_out

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from typing import Literal
+
 
 class Error(Exception):
     """What mlrbfn reports; all other exceptions of the package are kinds of it."""
@@ -57,3 +62,29 @@ KINDS: dict[str, type[Error]] = {
     "runtime": OnnxruntimeError,
     "diverged": DivergedError,
 }
+
+Errors = Literal["warn", "raise", "ignore"]
+
+
+def check_errors(errors: str) -> None:
+    """Checks what is to be done about images that cannot be read."""
+    if errors not in ("warn", "raise", "ignore"):
+        raise OptionError(f'errors is "warn", "raise" or "ignore", and not {errors!r}')
+
+
+def tell_unreadable(errors: str, n: int, text: str) -> None:
+    """Warns of n images that could not be read, or raises."""
+    text = f"{n} {'image' if n == 1 else 'images'} could not be read, {text}"
+    if errors == "raise":
+        raise Error(text)
+    if errors == "warn":
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """Warns who called the package."""
+    level, frame = 1, sys._getframe(1)
+    here = os.path.dirname(__file__)
+    while frame is not None and os.path.dirname(frame.f_code.co_filename) == here:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, DataWarning, stacklevel=level + 1)

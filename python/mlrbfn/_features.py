@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _arrays, _images, _native, _pages
-from ._errors import DataWarning, OptionError
+from ._errors import Errors, FeaturesError, OptionError, check_errors, tell_unreadable
 from ._signatures import written_out
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ class Features:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = os.path.abspath(folder)
+        self._opened = self._stamp()
         about = _native.call("features", {"folder": _native.encode(folder)}, quick=True)
         self.classes: list[str] = about["classes"]
         self.root: str = _native.decode(about["root"])
@@ -40,11 +40,27 @@ class Features:
         self._shape: tuple[int, int] = (about["n"], about["d"])
         self._logits: int = about["logits"]
 
+    def _stamp(self) -> Any:
+        """Returns what is another when the folder is written anew."""
+        try:
+            with open(os.path.join(self.folder, "features.json"), "rb") as f:
+                return f.read()
+        except OSError:
+            folder = os.scandir(self.folder) if os.path.isdir(self.folder) else []
+            return sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in folder if e.name.endswith(".npy"))
+
+    def unchanged(self) -> str:
+        """Returns the folder, which must still be what was opened: the rows of a folder that
+        is written anew are other images."""
+        if self._stamp() != self._opened:
+            raise FeaturesError(f"{self.folder} was written anew after it was opened: open it again with load_features")
+        return self.folder
+
     @cached_property
     def x(self) -> np.ndarray:
         """The features, float32 [n, d]."""
         try:
-            x = np.load(os.path.join(self.folder, "features.npy"), mmap_mode="r")
+            x = np.load(os.path.join(self.unchanged(), "features.npy"), mmap_mode="r")
         except (OSError, ValueError):
             x = None
         if x is not None and x.dtype == np.float32 and x.shape == self._shape:
@@ -70,7 +86,7 @@ class Features:
         return logits
 
     def _read(self, buffers: list[np.ndarray]) -> None:
-        _native.call("read", {"folder": _native.encode(self.folder)}, buffers)
+        _native.call("read", {"folder": _native.encode(self.unchanged())}, buffers)
 
     @property
     def y(self) -> np.ndarray:
@@ -79,7 +95,7 @@ class Features:
 
     @cached_property
     def _images(self) -> dict[str, Any]:
-        images: dict[str, Any] = _native.call("paths", {"folder": _native.encode(self.folder)})
+        images: dict[str, Any] = _native.call("paths", {"folder": _native.encode(self.unchanged())})
         return images
 
     @cached_property
@@ -139,6 +155,7 @@ def extract(
     *,
     out: str | os.PathLike[str],
     model: str | os.PathLike[str] = "efficientnet-lite0",
+    errors: Errors = "warn",
     progress: bool | None = None,
     **options: Unpack[ExtractOptions],
 ) -> Features:
@@ -150,10 +167,12 @@ def extract(
     folder of one, or "pixels". options are those of `mlrbfn extract`, with underscores:
     size="32", exif="apply", shard="1/4", device="cuda", workers=4.
 
-    An image that cannot be read is a warning, and listed in the result's `errors`.
+    Images that cannot be read are a warning, and listed in the result's `errors`; an exception
+    at the end with errors="raise", and listed alone with "ignore".
     """
+    check_errors(errors)
     arguments = {"images": _native.encode(images), "model": _native.encode(model), "out": _native.encode(out), "settings": _native.settings({**options})}
-    return _extracted(_native.call("extract", arguments, progress=progress), out)
+    return _extracted(_native.call("extract", arguments, progress=progress), out, errors)
 
 
 @written_out
@@ -163,6 +182,7 @@ def embed(
     *,
     model: str | os.PathLike[str] = "efficientnet-lite0",
     out: str | os.PathLike[str] | None = None,
+    errors: Errors = "warn",
     progress: bool | None = None,
     **options: Unpack[EmbedOptions],
 ) -> Features:
@@ -175,6 +195,7 @@ def embed(
     the features last as long as the result. More than 256 MB of pixels are put aside on the
     disk meanwhile. A folder of images is for `extract`.
     """
+    check_errors(errors)
     room = _native.Room()
     kept = _images.Kept(room.name)
     pictures: list[dict[str, Any]] = []
@@ -206,19 +227,15 @@ def embed(
         "out": _native.encode(out or os.path.join(room.name, "features")),
         "settings": _native.settings({**options}),
     }
-    features = _extracted(_native.call("embed", arguments, kept.buffers(), progress=progress), out or os.path.join(room.name, "features"))
+    features = _extracted(_native.call("embed", arguments, kept.buffers(), progress=progress), out or os.path.join(room.name, "features"), errors)
     if not out:
         features._room = room
     return features
 
 
-def _extracted(result: dict[str, Any], out: str | os.PathLike[str]) -> Features:
+def _extracted(result: dict[str, Any], out: str | os.PathLike[str], errors: Errors) -> Features:
     features = Features(out)
     if result["failed"]:
         first = result["failed"][0]
-        warnings.warn(
-            f"{len(result['failed'])} images could not be read, all listed in .errors; the first: {_native.decode(first['path'])}: {first['error']}",
-            DataWarning,
-            stacklevel=_native.outside(),
-        )
+        tell_unreadable(errors, len(result["failed"]), f"all listed in .errors; the first: {_native.decode(first['path'])}: {first['error']}")
     return features

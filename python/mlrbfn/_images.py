@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from . import _arrays, _native
-from ._errors import DataWarning, OptionError
+from . import _arrays
+from ._errors import OptionError, warn
 
 _CHANNELS = (1, 3, 4)
 
@@ -100,8 +100,16 @@ def pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
     """Returns an image in memory as a buffer, with its size if it is decoded."""
     if isinstance(image, (bytes, bytearray, memoryview)):
         return np.frombuffer(image, np.uint8), {}
+    turn = 0
     if is_picture(image):
+        if image.mode.startswith("I;16"):  # as a file, which the detector's own setting reads
+            file = io.BytesIO()
+            image.save(file, "PNG", exif=image.getexif())
+            return np.frombuffer(file.getvalue(), np.uint8), {}
+        turn = image.getexif().get(0x0112, 0)
         image = np.asarray(image.convert("RGB"))
+    if np.ma.is_masked(image):
+        raise OptionError(f"image {at} has pixels that are masked: fill them")
     array = np.asarray(image)
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.ndim == 3 and array.shape[2] not in _CHANNELS or array.size == 0:
         raise OptionError(
@@ -112,11 +120,9 @@ def pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
     if array.shape[2] == 1:
         array = np.repeat(array, 3, axis=2)
     if array.shape[2] == 4 and (array[:, :, 3] != 255).any():
-        warnings.warn(
-            "an array of four channels is taken for RGBA, and its transparency is dropped; give a CMYK image as a file, or as an image of PIL", DataWarning, stacklevel=_native.outside()
-        )
+        warn("an array of four channels is taken for RGBA, and its transparency is dropped; give a CMYK image as a file, or as an image of PIL")
     array = np.require(array[:, :, :3], np.uint8, ["C"])
-    return array, {"height": array.shape[0], "width": array.shape[1]}
+    return array, {"height": array.shape[0], "width": array.shape[1], "turn": turn if isinstance(turn, int) else 0}
 
 
 class Kept:

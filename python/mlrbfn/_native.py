@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import KINDS, DataWarning, Error, ForkError
+from ._errors import KINDS, Error, ForkError, warn
 
 StrPath = "str | os.PathLike[str]"
 
@@ -56,7 +55,7 @@ def check_fork() -> None:
     if _forked:
         raise ForkError(
             "this process was forked from one in which mlrbfn was in use, and Go does not work in such a process: "
-            'start processes by "spawn" or "forkserver" (multiprocessing.get_context), or use joblib, whose processes are fresh'
+            'start processes by "spawn" or "forkserver" (multiprocessing.get_context), or use joblib as it is (loky), whose processes are fresh'
         )
 
 
@@ -122,17 +121,8 @@ def call(function: str, arguments: dict[str, Any], buffers: Sequence[np.ndarray]
             raise KeyboardInterrupt
         raise KINDS.get(answer["kind"], Error)(answer["error"])
     for text in answer["warnings"]:
-        warnings.warn(text, DataWarning, stacklevel=outside())
+        warn(text)
     return answer["result"]
-
-
-def outside() -> int:
-    """Returns the stacklevel of the first caller outside of the package."""
-    level, frame = 1, sys._getframe(1)
-    here = os.path.dirname(__file__)
-    while frame is not None and os.path.dirname(frame.f_code.co_filename) == here:
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _watched(lib: ctypes.CDLL, number: int, function: str, arguments: dict[str, Any], buffers: Sequence[np.ndarray], show: Callable[[], Any] | None) -> dict[str, Any]:

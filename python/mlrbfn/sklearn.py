@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ except ImportError as error:
 
 from ._arrays import plain
 from ._detector import Detector, Verdicts
-from ._errors import DataWarning
 
 __all__ = ["OODClassifier"]
 
@@ -44,9 +42,9 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
         Learning rate; None leaves the choice to the program.
     seeds : int or list of int, default=None
         One head is trained for each; None is the seed of random_state.
-    calibration : float or str, default=0.1
+    calibration : float or str, default="auto"
         Share of the rows to set the threshold by; "cross:10" takes all of them in 10 folds,
-        for few rows.
+        for few rows, and "auto" decides between both. Folds take ten times longer.
     val : float, default=0.1
         Share of the rows to validate on.
     random_state : int, RandomState instance or None, default=0
@@ -63,8 +61,13 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
 
     Notes
     -----
-    There must be 19 calibration rows, which are 190 rows with the defaults, before a share
-    of 0.05 can be promised. With fewer, no row is flagged, and scores are all there is.
+    There must be 19 calibration rows before a share of 0.05 can be promised, which are 19
+    rows with folds. With fewer, no row is flagged, which is a warning.
+
+    Put nothing before it in a pipeline that is fitted on the same rows: the detector itself
+    whitens the features. `StandardScaler` takes away the length of a row, by which far rows
+    are found; `PCA` fits the rows that set the threshold better than new ones, so that the
+    threshold is wrong, which is a warning.
 
     Examples
     --------
@@ -87,7 +90,7 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
         epochs: int | None = None,
         lr: float | None = None,
         seeds: Any = None,
-        calibration: float | str = 0.1,
+        calibration: float | str = "auto",
         val: float = 0.1,
         random_state: Any = 0,
         options: dict[str, Any] | None = None,
@@ -110,23 +113,20 @@ class OODClassifier(ClassifierMixin, BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
-        with warnings.catch_warnings():
-            # What is too few shows in the threshold; what is wrong raises.
-            warnings.simplefilter("ignore", DataWarning)
-            self.detector_ = Detector.train(
-                X,
-                y,
-                progress=False,
-                max_false_alarms=self.max_false_alarms,
-                scores=self.scores,
-                epochs=self.epochs,
-                calibration=self.calibration,
-                val=self.val,
-                lr=self.lr,
-                seeds=int(seed) if self.seeds is None else self.seeds,
-                **(self.options or {}),
-            )
-        self.classes_ = self.detector_.classes_
+        self.detector_ = Detector.train(
+            X,
+            y.astype(object),  # in an array of numbers -1 is no label
+            progress=False,
+            max_false_alarms=self.max_false_alarms,
+            scores=self.scores,
+            epochs=self.epochs,
+            calibration=self.calibration,
+            val=self.val,
+            lr=self.lr,
+            seeds=int(seed) if self.seeds is None else self.seeds,
+            **(self.options or {}),
+        )
+        self.classes_ = self.detector_.classes_ = np.unique(y)
         return self
 
     def _rows(self, X: Any) -> np.ndarray:

@@ -80,6 +80,7 @@ class Arrays(Trained):
             ([["a"] * 8], "type <U1"),
             (np.full((2, 8), np.nan), "NaN"),
             (np.full((2, 8), 1e300), "Inf"),
+            (np.ma.masked_array(np.zeros((1, 8)), np.eye(1, 8)), "masked"),
         ]:
             with self.subTest(text), self.assertRaisesRegex(mlrbfn.OptionError, text):
                 self.detector.judge(x)
@@ -98,6 +99,10 @@ class Arrays(Trained):
 
         index, classes = _arrays.labels(pandas.Series(["b", pandas.NA, "a"], dtype="string"), 3)
         self.assertEqual((index.tolist(), classes.tolist()), ([1, -1, 0], ["a", "b"]))
+        index, classes = _arrays.labels(np.array([0, -1, 1]), 3)  # as Features.labels has them
+        self.assertEqual((index.tolist(), classes.tolist()), ([0, -1, 1], [0, 1]))
+        index, classes = _arrays.labels(np.ma.masked_array([0, 5, 1], [False, True, False]), 3)
+        self.assertEqual((index.tolist(), classes.tolist()), ([0, -1, 1], [0, 1]))
         for y in ([1, 2], [None, None, None], ["a", 1, None]):
             with self.subTest(y), self.assertRaises(ValueError):
                 _arrays.labels(np.array(y, dtype=object), 3)
@@ -139,6 +144,12 @@ class Detectors(Trained):
         detector = mlrbfn.train(self.x, y, epochs=20)
         self.assertEqual(detector.classes_.tolist(), [0, 10, 20])
         np.testing.assert_array_equal(detector.score(self.x), self.detector.score(self.x))
+        for kind in (int, np.uint8, float, bool):
+            detector = mlrbfn.train(self.x, (y // 10).astype(kind), epochs=1, no_assess=True)
+            detector.save(Path(self.room, "numbers"))
+            again = Detector.load(Path(self.room, "numbers"))
+            self.assertEqual(again.classes_.tolist(), detector.classes_.tolist())
+            self.assertEqual(again.classes_.dtype.kind, "i" if kind is np.uint8 else detector.classes_.dtype.kind)
 
     def test_a_folder_and_an_array_give_the_same_detector(self) -> None:
         labels = np.unique(self.y, return_inverse=True)[1]
@@ -150,6 +161,34 @@ class Detectors(Trained):
         detector = mlrbfn.train(features, epochs=20)
         np.testing.assert_array_equal(detector.score(features), self.detector.score(self.x))
         self.assertGreater(detector.evaluate(features, np.full((5, 8), 40))["auroc"], 0.99)
+
+    def test_a_folder_that_is_written_anew(self) -> None:
+        features = mlrbfn.load_features(write_set(self.room, self.x, np.zeros(300, np.int64)))
+        self.assertEqual(len(features.labels), 300)
+        write_set(self.room, self.x[:50], np.zeros(50, np.int64))
+        for do in (lambda: features.x, lambda: features.paths, lambda: mlrbfn.train(features)):
+            with self.assertRaisesRegex(mlrbfn.FeaturesError, "written anew"):
+                do()
+
+    def test_features_of_another_model(self) -> None:
+        sets = []
+        for model in ("one", "other"):
+            folder = os.path.join(self.room, model)
+            os.mkdir(folder)
+            features = mlrbfn.load_features(write_set(folder, self.x, np.unique(self.y, return_inverse=True)[1]))
+            features.fingerprint = model
+            sets.append(features)
+        with self.assertRaisesRegex(mlrbfn.FeaturesError, "another model"):
+            self.detector.evaluate(*sets)
+        self.assertEqual(self.detector.evaluate(sets[0], sets[0])["auroc"], 0.5)
+
+    def test_close(self) -> None:
+        with pickle.loads(pickle.dumps(self.detector)) as detector:
+            np.testing.assert_array_equal(detector.score(self.x), self.detector.score(self.x))
+        for _ in range(2):
+            with self.assertRaisesRegex(mlrbfn.Error, "closed"):
+                detector.score(self.x)
+            detector.close()
 
     def test_rows_without_a_label(self) -> None:
         y = np.where(np.arange(300) % 10 == 0, None, self.y)
@@ -245,6 +284,16 @@ class Errors(Trained):
             with multiprocessing.get_context("fork").Pool(1) as pool, self.assertRaisesRegex(mlrbfn.ForkError, "spawn"):
                 pool.apply(scores_inherited, (self.x,))
 
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_a_detector_sent_to_a_forked_process(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.detector.score(self.x)
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                sent = pool.apply_async(scores_of, (self.detector, self.x))
+                with self.assertRaisesRegex(mlrbfn.ForkError, "spawn"):
+                    sent.get(timeout=60)  # it waited for ever
+
     def test_spawn(self) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             np.testing.assert_array_equal(pool.apply(scores_of, (self.detector, self.x)), self.detector.score(self.x))
@@ -288,7 +337,7 @@ class Images(unittest.TestCase):
         self.assertEqual((f.shape, f.classes, f.model), ((80, 90), ["dark", "light"], "pixels"))
         self.assertEqual(f.paths[0], "dark/0.png")
         self.assertEqual(list(f.errors), ["dark/broken.png"])
-        self.assertIn("1 images could not be read", self.warnings[0])
+        self.assertIn("1 image could not be read", self.warnings[-1])
         self.assertEqual(self.files[0], __file__)
         self.assertEqual(f.to_pandas()["class"].value_counts().to_dict(), {"dark": 40, "light": 40})
 
@@ -367,14 +416,89 @@ class Images(unittest.TestCase):
         self.assertLessEqual({"label", "score", "ood", "p_value", "predicted", "to_pandas"}, set(dir(v)))
 
     def test_folders_and_faults(self) -> None:
-        v = self.detector.detect(self.room / "train")
-        self.assertEqual(len(v), 81)
-        bad = v[v.label < 0]
-        self.assertEqual((len(bad), bad[0]["class"], bool(bad[0].ood)), (1, None, False))
+        with self.assertWarnsRegex(mlrbfn.DataWarning, "1 image could not be read.*broken.png"):
+            v = self.detector.detect(self.room / "train")
+        self.assertEqual((len(v), int(v.ok.sum())), (81, 80))
+        bad = v[~v.ok]
+        self.assertEqual((len(bad), bad[0]["class"], bool(bad[0].ood)), (1, None, True))
         self.assertTrue(bad[0].path.endswith("broken.png") and bad[0].error)
+        with self.assertRaisesRegex(mlrbfn.Error, "broken.png"):
+            self.detector.detect(self.room / "train", errors="raise")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.detector.detect([b"no image"], errors="ignore")
+        with self.assertRaisesRegex(ValueError, "errors is"):
+            self.detector.detect([], errors="drop")
         with self.assertRaisesRegex(ValueError, "image 0 is no path"):
             self.detector.detect([np.zeros((2, 2))])
         self.assertEqual(len(self.detector.detect([])), 0)
+
+
+    def test_a_pil_image_is_turned_as_the_detector_says(self) -> None:
+        from PIL import Image
+
+        folder = self.room / "turned"
+        exif, rng = Image.Exif(), np.random.default_rng(1)
+        for i in range(40):
+            (folder / str(i % 2)).mkdir(parents=True, exist_ok=True)
+            exif[0x0112] = i % 8 + 1
+            pixels = np.clip(np.linspace(0, 200, 8)[:, None, None] + rng.normal(20, 9, (8, 8, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / str(i % 2) / f"{i}.png", exif=exif)
+        files = sorted(folder.rglob("*.png"))
+        for how in ("apply", "ignore"):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                features = mlrbfn.extract(folder, out=self.room / how, model="pixels", exif=how)
+                detector = mlrbfn.train(features, epochs=1, no_assess=True)
+            self.assertRegex(" ".join(str(w.message) for w in caught), "35 have an EXIF orientation")
+            want = detector.detect(files)
+            pictures = [Image.open(f) for f in files]
+            np.testing.assert_array_equal(detector.detect(pictures).score, want.score)
+            for picture in pictures:
+                picture.close()
+        self.assertFalse(np.array_equal(detector.detect(files).score, mlrbfn.train(mlrbfn.load_features(self.room / "apply"), epochs=1, no_assess=True).detect(files).score))
+
+    def test_16_bit_grey(self) -> None:
+        from PIL import Image
+
+        folder, rng = self.room / "grey16", np.random.default_rng(1)
+        for i in range(40):
+            (folder / str(i % 2)).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 1 << 16, (4, 4), dtype=np.uint16)).save(folder / str(i % 2) / f"{i}.png")
+        with self.assertWarnsRegex(mlrbfn.DataWarning, r"40 have 16-bit grey.*\(scale_16_bit scales it\)"):
+            features = mlrbfn.extract(folder, out=self.room / "clipped", model="pixels")
+        self.assertGreater((features.x == 1).mean(), 0.9)
+        scaled = mlrbfn.extract(folder, out=self.room / "scaled", model="pixels", scale_16_bit=True)
+        self.assertLess((scaled.x == 1).mean(), 0.1)
+        self.assertNotEqual(scaled.fingerprint, features.fingerprint)
+        file = folder / scaled.paths[0]
+        np.testing.assert_array_equal(scaled.x[0, :16], (np.asarray(Image.open(file)) >> 8).astype(np.float32).ravel() / np.float32(255))
+        detector = mlrbfn.train(scaled, epochs=1, no_assess=True)
+        np.testing.assert_array_equal(detector.detect([file, Image.open(file)]).score, detector.score(scaled)[[0, 0]])
+
+    @unittest.skipUnless(Path("/proc/self/statm").exists(), "no Linux")
+    def test_a_model_is_opened_once(self) -> None:
+        folder = Path(__file__).parents[2] / "models" / "efficientnet-lite0"
+        if not (folder / "model.onnx").exists():
+            self.skipTest("the default backbone is missing: make setup")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mlrbfn.DataWarning)
+            features = mlrbfn.extract(self.room / "train", out=self.room / "deep", model=folder)
+            detector = mlrbfn.train(features, epochs=1, no_assess=True)
+        file = self.room / "train" / "dark" / "0.png"
+
+        def resident() -> int:
+            return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        def grown(times: int) -> int:
+            before = resident()
+            for _ in range(times):
+                self.assertTrue(detector.detect(file).ok.all())
+            return resident() - before
+
+        grown(5)
+        self.assertLess(grown(40), 30 << 20)  # 60 MB and more where each opens the model
+        detector.close()
 
 
 class Bars(unittest.TestCase):

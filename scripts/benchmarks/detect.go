@@ -187,7 +187,7 @@ func madeUpDetector(ctx context.Context, dir, folder string, model *extractor.Mo
 	if err != nil {
 		return "", err
 	}
-	if trained.Source, err = detector.ModelSource(model, folder, false); err != nil {
+	if trained.Source, err = detector.ModelSource(model, folder, preprocess.Reading{}); err != nil {
 		return "", err
 	}
 	file = filepath.Join(dir, "detector.safetensors")

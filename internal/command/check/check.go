@@ -122,6 +122,7 @@ type Agreement struct {
 // cannot run at all.
 func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error) {
 	r := &Report{Warnings: []string{}}
+	deep := 0                        // images of 16-bit grey
 	var others []*preprocess.Cropped // for the other model
 	for _, item := range opts.Images {
 		img, orientation, err := item.Image(ctx, opts.Decode)
@@ -139,6 +140,9 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 		if orientation != 1 {
 			r.Oriented++
 		}
+		if data, err := item.Read(nil); err == nil && item.Grey16(data) {
+			deep++
+		}
 		if m.Spec.Enlarges(img.Rect.Dx(), img.Rect.Dy()) {
 			r.Enlarged++
 		}
@@ -155,6 +159,9 @@ func Run(ctx context.Context, m *extractor.Model, opts Options) (*Report, error)
 	}
 	if len(r.Images) == 0 {
 		return r, nil
+	}
+	if deep > 0 && !opts.Decode.Scale16 {
+		r.warn("%d of %d images are of 16-bit grey, which is clipped at 255: the model sees most of it as white; ‹Scale16› scales it", deep, len(r.Images))
 	}
 	if r.Oriented > 0 && !opts.Decode.ApplyEXIF {
 		have := "have"

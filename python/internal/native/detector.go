@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/images"
@@ -19,11 +21,13 @@ import (
 
 func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 	var a struct {
-		Features []path           `json:"features"` // folders; or
-		Columns  int              `json:"columns"`  // of the buffers x [n, columns] and labels [n]
-		Classes  []string         `json:"classes"`  // of labels
-		Like     path             `json:"like"`     // a feature set of the model that x comes from; "" if that is not known
-		Settings command.Settings `json:"settings"`
+		Features []path   `json:"features"` // folders; or
+		Columns  int      `json:"columns"`  // of the buffers x [n, columns] and labels [n]
+		Classes  []string `json:"classes"`  // of labels
+		Like     path     `json:"like"`     // a feature set of the model that x comes from; "" if that is not known
+		// ClassType is of what type the classes are where not text; see detector.TrainingRecord.
+		ClassType string           `json:"class_type"`
+		Settings  command.Settings `json:"settings"`
 	}
 	if err := decode(arguments, &a); err != nil {
 		return nil, err
@@ -54,11 +58,18 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.Training.ClassType = a.ClassType
 	for _, w := range r.Warnings {
 		c.warn(command.WarningInWords("train", w))
 	}
 	r.Warnings = []string{}
-	return map[string]any{"detector": hold(d), "result": r, "about": command.Describe(d, r)}, nil
+	handle := hold(d)
+	opened, err := held(handle)
+	if err != nil {
+		return nil, err
+	}
+	opened.heldOut = r.HeldOut
+	return map[string]any{"detector": handle, "result": r, "about": command.Describe(d, r)}, nil
 }
 
 // checkRows refuses rows with values that no features have.
@@ -113,10 +124,11 @@ func (c *call) follow(opts *pipeline.TrainOptions) {
 	}
 }
 
-func load(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
+func load(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
 	var a struct {
 		File      path   `json:"file"`
 		PublicKey string `json:"public_key"`
+		Told      bool   `json:"told"` // what there is to say of it was said before
 	}
 	if err := decode(arguments, &a); err != nil {
 		return nil, err
@@ -127,6 +139,9 @@ func load(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if math.IsInf(d.Threshold, -1) && !a.Told {
+		c.warn(command.NoThreshold())
 	}
 	return hold(d), nil
 }
@@ -148,12 +163,22 @@ func info(_ *call, o *opened, _ handleArguments, _ []Buffer) (any, error) {
 	return map[string]any{
 		"classes": o.Classes, "features": o.Dim(), "threshold": threshold, "target_tpr": o.TargetTPR, "scores": o.ScoreName(), "seeds": o.Seeds,
 		"assessment": o.Assessment, "false_alarms": o.FalseAlarms(), "rows": o.Training.Rows, "model": path(o.Source.Model), "tool": o.Training.Tool,
+		"fingerprint": o.Source.Fingerprint, "class_type": o.Training.ClassType,
 		"by_class": o.ByClass != nil, "folds": len(o.Folds),
 	}, nil
 }
 
+// rowsArguments say of rows in a buffer which model they are of.
+type rowsArguments struct {
+	handleArguments
+	Fingerprint string `json:"fingerprint"` // "" where nobody knows it
+}
+
 // rowsOf returns the rows of features that a call is about.
-func rowsOf(o *opened, buffers []Buffer) ([]float32, error) {
+func rowsOf(o *opened, a rowsArguments, buffers []Buffer) ([]float32, error) {
+	if !features.Comparable(a.Fingerprint, o.Source.Fingerprint) {
+		return nil, fmt.Errorf("the features and those of the detector cannot be used together: one was %w than the other", features.ErrFingerprint)
+	}
 	x, err := view[float32](buffers, 0)
 	if err != nil {
 		return nil, err
@@ -166,16 +191,26 @@ func rowsOf(o *opened, buffers []Buffer) ([]float32, error) {
 
 // verdicts judges rows of features [n, D]. The results go to the buffers after them, as of
 // fillVerdicts.
-func verdicts(c *call, o *opened, _ handleArguments, buffers []Buffer) (any, error) {
-	x, err := rowsOf(o, buffers)
+func verdicts(c *call, o *opened, a rowsArguments, buffers []Buffer) (any, error) {
+	x, err := rowsOf(o, a, buffers)
 	if err != nil || len(x) == 0 {
 		return nil, err
 	}
-	all, err := o.VerdictsContext(c.ctx, x)
+	judge := *o.Detector
+	if len(buffers) == 4 { // scores alone, of which folds know nothing
+		judge.Folds = nil
+	}
+	all, err := judge.VerdictsContext(c.ctx, x)
 	if err != nil {
 		return nil, err
 	}
 	return nil, fillVerdicts(buffers[1:], all)
+}
+
+// heldOut fills a buffer with the scores of the rows of a training by the detectors of its
+// folds, each by the one that was trained without the row.
+func heldOut(_ *call, o *opened, _ handleArguments, buffers []Buffer) (any, error) {
+	return nil, fill(buffers, 0, o.heldOut)
 }
 
 // fillVerdicts fills buffers: labels (int64), confidences, scores (float64), whether an image
@@ -212,8 +247,8 @@ func put[T number](to []T, i int, value T) {
 }
 
 // confidences puts the logarithms of the confidences [n, C] of rows into the buffer after them.
-func confidences(c *call, o *opened, _ handleArguments, buffers []Buffer) (any, error) {
-	x, err := rowsOf(o, buffers)
+func confidences(c *call, o *opened, a rowsArguments, buffers []Buffer) (any, error) {
+	x, err := rowsOf(o, a, buffers)
 	if err != nil || len(x) == 0 {
 		return nil, err
 	}
@@ -249,6 +284,7 @@ type picture struct {
 	Buffer int   `json:"buffer"`
 	Width  int   `json:"width"`
 	Height int   `json:"height"`
+	Turn   int   `json:"turn"` // the EXIF orientation of pixels, 0 where none is known
 }
 
 // in returns the bytes of a file that a buffer has, or pixels.
@@ -272,7 +308,7 @@ func (p picture) of(buffers []Buffer) (pipeline.Picture, error) {
 	}
 	data, pixels, err := p.in(buffers)
 	if pixels != nil {
-		return pipeline.Decoded(pixels), err
+		return pipeline.Decoded(pixels).Turned(p.Turn), err
 	}
 	return pipeline.Encoded(data), err
 }
@@ -287,7 +323,7 @@ func (p picture) item(root, name string, buffers []Buffer) (images.Item, error) 
 	}
 	data, pixels, err := p.in(buffers)
 	if pixels != nil {
-		return images.PixelsItem(name, pixels), err
+		return images.PixelsItem(name, pixels).Turned(p.Turn), err
 	}
 	return images.EncodedItem(name, data), err
 }
@@ -300,18 +336,9 @@ type imagesArguments struct {
 }
 
 // judgeImages judges images wherever they are, and keeps the backbone open for the next call.
-func judgeImages(c *call, o *opened, a imagesArguments, buffers []Buffer) (_ any, err error) {
-	opts := pipeline.JudgeOptions{Model: a.Model.String()}
-	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
-		return nil, err
-	}
-	opts.Backbone.Drifted = c.warn
-	how, err := json.Marshal([]any{a.Model, a.Settings})
-	if err != nil {
-		return nil, err
-	}
+func judgeImages(c *call, o *opened, a imagesArguments, buffers []Buffer) (any, error) {
 	answers := []answer{}
-	err = o.use(c, string(how), opts, func(judge *pipeline.Judge) error {
+	err := o.use(c, a.Model, a.Settings, func(judge *pipeline.Judge, _ extractor.ExtractOptions) error {
 		const together = 64 // images, between which the progress is told
 		for from := 0; from < len(a.Images); from += together {
 			part := a.Images[from:min(from+together, len(a.Images))]
@@ -349,17 +376,20 @@ type detectArguments struct {
 }
 
 // detect judges files, and all images in folders.
-func detect(c *call, o *opened, a detectArguments, _ []Buffer) (_ any, err error) {
-	opts := pipeline.DetectOptions{Detector: o.Detector, Model: a.Model.String(), Paths: texts(a.Paths)}
-	if opts.Backbone, opts.Run, err = command.DetectSettings(a.Settings); err != nil {
-		return nil, err
-	}
-	opts.Backbone.Drifted = c.warn
-	opts.Run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
+func detect(c *call, o *opened, a detectArguments, _ []Buffer) (any, error) {
 	answers := []answer{}
-	_, err = pipeline.Detect(c.ctx, opts, func(j pipeline.Judgement) error {
-		answers = append(answers, answerOf(path(j.Path), j.Verdict, j.Err))
-		return nil
+	if len(a.Paths) == 1 && !images.Judged(a.Paths[0].String()) { // what cannot be is told before a model is opened
+		if _, err := os.Stat(a.Paths[0].String()); err != nil {
+			return nil, fmt.Errorf("nothing to look at: %w", err)
+		}
+	}
+	err := o.use(c, a.Model, a.Settings, func(judge *pipeline.Judge, run extractor.ExtractOptions) error {
+		run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
+		_, err := pipeline.Detect(c.ctx, pipeline.DetectOptions{Judge: judge, Paths: texts(a.Paths), Run: run}, func(j pipeline.Judgement) error {
+			answers = append(answers, answerOf(path(j.Path), j.Verdict, j.Err))
+			return nil
+		})
+		return err
 	})
 	return answers, err
 }

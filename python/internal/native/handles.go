@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -13,6 +15,8 @@ import (
 // needed.
 type opened struct {
 	*pipeline.Detector
+
+	heldOut []float64 // see training.Result; nil of a file
 
 	mu    sync.RWMutex // held for reading while the judge is in use
 	judge *pipeline.Judge
@@ -88,12 +92,22 @@ func (o *opened) closeJudge() error {
 
 // use calls do with the detector's backbone, which is opened as settings say unless it is
 // open in that way.
-func (o *opened) use(c *call, how string, opts pipeline.JudgeOptions, do func(*pipeline.Judge) error) error {
+func (o *opened) use(c *call, model path, settings command.Settings, do func(*pipeline.Judge, extractor.ExtractOptions) error) (err error) {
+	opts := pipeline.JudgeOptions{Model: model.String()}
+	if opts.Backbone, opts.Run, err = command.DetectSettings(settings); err != nil {
+		return err
+	}
+	opts.Backbone.Drifted = c.warn
+	key, err := json.Marshal([]any{model, settings})
+	if err != nil {
+		return err
+	}
+	how := string(key)
 	for {
 		o.mu.RLock()
 		if o.judge != nil && o.how == how {
 			defer o.mu.RUnlock()
-			return do(o.judge)
+			return do(o.judge, opts.Run)
 		}
 		o.mu.RUnlock()
 		if err := o.open(c, how, opts); err != nil {

@@ -79,6 +79,9 @@ func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOpt
 	if err != nil {
 		return nil, err
 	}
+	for _, note := range command.ExtractionNotes(r, opts.Backbone.Reading) {
+		c.warn(note)
+	}
 	lost := []failed{}
 	for _, f := range r.Failed {
 		lost = append(lost, failed{path(f.Path), f.Error})
@@ -149,7 +152,16 @@ func paths(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
 }
 
 // measure compares the scores of in-distribution and of out-of-distribution images.
-func measure(_ *call, _ json.RawMessage, buffers []Buffer) (any, error) {
+func measure(_ *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+	var a struct {
+		Fingerprints [2]string `json:"fingerprints"` // of the rows that have the scores; "" where nobody knows it
+	}
+	if err := decode(arguments, &a); err != nil {
+		return nil, err
+	}
+	if !features.Comparable(a.Fingerprints[0], a.Fingerprints[1]) {
+		return nil, fmt.Errorf("features of known and of new images cannot be compared: one was %w than the other", features.ErrFingerprint)
+	}
 	id, err := view[float64](buffers, 0)
 	if err != nil {
 		return nil, err
