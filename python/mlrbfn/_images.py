@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _native
 from ._errors import OptionError, warn
 
 _CHANNELS = (1, 3, 4)

@@ -22,6 +22,10 @@ class ExtractOptions(TypedDict, total=False):
     exif : Literal["ignore", "apply"], default "ignore"
         EXIF orientation of JPEG, PNG and WebP
 
+    scale_16_bit : bool, default False
+        scale 16-bit grey to 8 bits; default: clip it at 255, as Pillow does, which makes most
+        such images white
+
     shard : str, default None
         only the part i/n of the images, i from 1 to n
 
@@ -92,6 +96,7 @@ class ExtractOptions(TypedDict, total=False):
     list: Path | None
     names: Path | None
     exif: Literal["ignore", "apply"] | None
+    scale_16_bit: bool | None
     shard: str | None
     output: str | None
     pool: Literal["cls", "mean"] | None
@@ -209,7 +214,7 @@ class TrainOptions(TypedDict, total=False):
 
     calibration : float | str | os.pathLike[str], default 0.1
         SHARE of the training images, or feature set, to set the threshold by; cross:K: all
-        images, in K folds; 0: none
+        images, in K folds; auto: 0.1, or cross:10 where that is too few; 0: none
 
     max_false_alarms : float, default 0.05
         SHARE of in-distribution images that may be flagged
@@ -658,6 +663,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "list": None,
         "names": None,
         "exif": "ignore",
+        "scale_16_bit": False,
         "shard": None,
         "output": None,
         "pool": None,
