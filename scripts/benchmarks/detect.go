@@ -80,14 +80,14 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	}
 
 	// The figures of a round are ms and processor ms of each of these.
-	whats := []string{"decode", "run", "verdict", "load", "detect one", "extract folder", "detect folder", "why", "where"}
+	timed := []string{"decode", "run", "verdict", "load", "detect one", "extract folder", "detect folder", "why", "where"}
 	var figures []float64
 	note := func(what string, per int, do func() error) error {
 		before := used()
 		if err := do(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		took, at := used().minus(before), 2*slices.Index(whats, what)
+		took, at := used().minus(before), 2*slices.Index(timed, what)
 		figures[at] += took.wall.Seconds() * 1000 / float64(per)
 		figures[at+1] += took.cpu.Seconds() * 1000 / float64(per)
 		return nil
@@ -108,7 +108,7 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	verdict := []string{"detect", "--detector", detector, "--model", *d.model, "--json", "--quiet"}
 	features := filepath.Join(dir, "features")
 	round := contender{"all", func() ([]float64, error) {
-		figures = make([]float64, 2*len(whats))
+		figures = make([]float64, 2*len(timed))
 		err := errors.Join(
 			// Alternately, so that the caches are as after decoding.
 			each(photos, func(photo string) (err error) {
@@ -133,7 +133,7 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 		)
 		return figures, err
 	}}
-	medians, err := byTurns(*d.rounds, "ms and processor ms of "+strings.Join(whats, ", "), strings.Repeat("%.2f (%.2f) ", len(whats)), []contender{round})
+	medians, err := byTurns(*d.rounds, "ms and processor ms of "+strings.Join(timed, ", "), strings.Repeat("%.2f (%.2f) ", len(timed)), []contender{round})
 	if err != nil {
 		return err
 	}
@@ -142,9 +142,9 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 		return err
 	}
 
-	ms := func(what string) float64 { return medians[0][2*slices.Index(whats, what)] }
+	ms := func(what string) float64 { return medians[0][2*slices.Index(timed, what)] }
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	cpu := func(what string) float64 { return medians[0][2*slices.Index(whats, what)+1] }
+	cpu := func(what string) float64 { return medians[0][2*slices.Index(timed, what)+1] }
 	fmt.Fprintf(w, "one of %d photographs\tms\t\tprocessor ms\t\n", len(photos))
 	fmt.Fprintf(w, "decoding\t%.2f\t\t%.2f\t\n", ms("decode"), cpu("decode"))
 	fmt.Fprintf(w, "the model's own run\t%.2f\t\t%.2f\t\n", ms("run"), cpu("run"))
