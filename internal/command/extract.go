@@ -52,7 +52,7 @@ func addExtract(c *command) {
 	c.means("shard", "Shard")
 	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
 	c.BoolVar(&opts.Speculate, "speculate", false, "with --parts: another run may be at work on the same part; the first to finish counts")
-	c.rare("names", "list", "class", "parts", "speculate")
+	c.rare("names", "list", "class", "scale-16-bit", "parts", "speculate")
 	c.section("model")
 	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
 	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")

@@ -68,7 +68,7 @@ func addTrain(c *command) {
 	c.programOnly("out", "report", "images", "bundle", "force", "json", "quiet")
 	c.rare("images")
 	c.section("threshold")
-	addShare(c.FlagSet, &o.Calibration, true, "calibration", "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: all images, in K folds; auto: 0.1, or cross:10 where that is too few; 0: none")
+	addShare(c.FlagSet, &o.Calibration, true, "calibration", "`SHARE` of the training images, or feature set, to set the threshold by; cross:K: K folds; auto: cross:10 for few; 0: none")
 	c.Float64Var(&t.alarms, "max-false-alarms", 1-training.DefaultTargetTPR, "`SHARE` of in-distribution images that may be flagged")
 	c.means("max-false-alarms", "TargetTPR", "MaxFalseAlarms")
 	c.Float64Var(&o.TargetTPR, "target-tpr", training.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")

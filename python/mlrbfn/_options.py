@@ -213,8 +213,8 @@ class TrainOptions(TypedDict, total=False):
         give images the class that FILE, an issues.csv, suggests
 
     calibration : float | str | os.pathLike[str], default 0.1
-        SHARE of the training images, or feature set, to set the threshold by; cross:K: all
-        images, in K folds; auto: 0.1, or cross:10 where that is too few; 0: none
+        SHARE of the training images, or feature set, to set the threshold by; cross:K: K folds;
+        auto: cross:10 for few; 0: none
 
     max_false_alarms : float, default 0.05
         SHARE of in-distribution images that may be flagged
