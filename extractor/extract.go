@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
-	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -137,7 +137,7 @@ func (m *Model) Extract(ctx context.Context, in images.Stream, opts ExtractOptio
 	return extract(ctx, m, in, opts, sink)
 }
 
-// extract is the one loop behind the models' Extract.
+// extract is behind the Extract of both kinds of models; the workers are in plan.go.
 func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
@@ -307,9 +307,9 @@ func (w *worker) loadAll(ctx context.Context, items []images.Item, from int) ([]
 // finished delivers the result of image i of the last run.
 func (w *worker) finished(r Row, i int) error {
 	r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
-	err := features.CheckValues(r.Features)
+	err := npy.CheckValues(r.Features)
 	if err == nil {
-		err = features.CheckValues(r.Logits)
+		err = npy.CheckValues(r.Logits)
 	}
 	if err != nil {
 		r.Features, r.Logits, r.Orientation, r.Enlarged, r.Grey16 = nil, nil, 0, false, false

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -155,7 +156,7 @@ func (p *Probe) Validate(d int) error {
 	if p.Images < 1 || len(p.Features)%p.Images != 0 || len(p.Features)/p.Images != d {
 		return fmt.Errorf("its probe has %d features of %d images, and a row has %d", len(p.Features), p.Images, d)
 	}
-	return CheckValues(p.Features)
+	return npy.CheckValues(p.Features)
 }
 
 // readProbe returns the probe of the journal in dir, nil without one.
@@ -192,7 +193,7 @@ func (w *Writer) probeOf(fromOld, fromJournal bool) *Probe {
 		}
 		return nil
 	}
-	if p := w.header.Probe; p != nil && CheckValues(p.Features) != nil {
+	if p := w.header.Probe; p != nil && npy.CheckValues(p.Features) != nil {
 		w.header.Probe = nil // nothing to compare with
 	}
 	switch {
@@ -202,7 +203,7 @@ func (w *Writer) probeOf(fromOld, fromJournal bool) *Probe {
 		return here(w.old.Machines)
 	case !fromJournal:
 		return w.header.Probe
-	case w.probe != nil && CheckValues(w.probe.Features) == nil:
+	case w.probe != nil && npy.CheckValues(w.probe.Features) == nil:
 		return w.probe
 	default:
 		return here(w.machines)

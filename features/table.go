@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
 // BlockRows is how many rows of a [Table] are read at once.
@@ -104,8 +105,8 @@ func checkValues(ctx context.Context, set *Set, each func(row int, rows []float3
 					most = v
 				}
 			}
-			if !(most <= MostValue) {
-				return badRow(set, len(largest), CheckValues(row))
+			if !(most <= npy.MostValue) {
+				return badRow(set, len(largest), npy.CheckValues(row))
 			}
 			largest = append(largest, most)
 		}

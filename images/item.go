@@ -28,7 +28,7 @@ func (item Item) Image(ctx context.Context, opts preprocess.DecodeOptions) (*ima
 // maxFileBytes bounds what is read of one file into memory.
 const maxFileBytes = 1 << 30
 
-// hash returns the SHA-256 of data in hex, or ctx's error once it is cancelled.
+// Hash returns the SHA-256 of data in hex, or ctx's error once it is cancelled.
 func Hash(ctx context.Context, data []byte) (string, error) {
 	const block = 1 << 22
 	h := sha256.New()
@@ -41,7 +41,7 @@ func Hash(ctx context.Context, data []byte) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// size returns the width and height of an image, given what read returned.
+// Size returns the width and height of an image, given what Read returned.
 func (item *Item) Size(data []byte) (width, height int, err error) {
 	if item.idx != nil {
 		return item.idx.Cols, item.idx.Rows, nil
@@ -69,7 +69,7 @@ func (item *Item) Grey16(data []byte) bool {
 	return item.idx == nil && !item.decoded() && preprocess.Grey16(data)
 }
 
-// decode returns the image, given what read returned.
+// Decode returns the image, given what Read returned.
 func (item *Item) Decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
 	switch {
 	case item.decoded():
@@ -87,7 +87,7 @@ func (item *Item) Decode(ctx context.Context, data []byte, opts preprocess.Decod
 	return fromIDX(item.idx, int(item.number)), nil
 }
 
-// SHA256 returns the hash of the item's content as a [Result] has it, and the
+// SHA256 returns the hash of the item's content as a Row of an extraction has it, and the
 // item with the size and time of the file that was read.
 func (item Item) SHA256() (string, Item, error) {
 	data, err := item.Read(nil)
@@ -98,7 +98,7 @@ func (item Item) SHA256() (string, Item, error) {
 	return hex.EncodeToString(sum[:]), item, nil
 }
 
-// read reads the item's file and notes its size and time; of an idx file, which
+// Read reads the item's file and notes its size and time; of an idx file, which
 // is in memory, it returns the item's pixels. It may use room.
 func (item *Item) Read(room []byte) ([]byte, error) {
 	if item.idx != nil {

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
 
@@ -230,8 +230,8 @@ func (q *judgeRequests) judgeInput(ctx context.Context, d *pool.Used, source str
 		if k := len(in.Shape); k < 1 || k > 2 || in.Shape[k-1] != int64(d.Dim()) || len(in.Values) == 0 {
 			return nil, refuse(http.StatusBadRequest, "features of shape %v; the detector reads [-1, %d]", in.Shape, d.Dim())
 		}
-		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= features.MostValue) }); at >= 0 {
-			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], features.MostValue)
+		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= npy.MostValue) }); at >= 0 {
+			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], npy.MostValue)
 		}
 		return q.judge.rows(ctx, d.Loaded, source, in.Values)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
@@ -287,7 +288,7 @@ func (d *Detector) readProbe(r *safetensors.Reader, version int) error {
 	if len(labels) != p.Images || len(p.Rows)%d.Dim() != 0 || version < 1 {
 		return errors.New("its probe has classes or rows that do not fit")
 	}
-	if err := errors.Join(features.CheckValues(p.Rows), checkScores(p.Scores)); err != nil {
+	if err := errors.Join(npy.CheckValues(p.Rows), checkScores(p.Scores)); err != nil {
 		return fmt.Errorf("its probe: %w", err)
 	}
 	for _, label := range labels {

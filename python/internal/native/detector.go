@@ -15,6 +15,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
@@ -75,7 +76,7 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 // checkRows refuses rows with values that no features have.
 func checkRows(x []float32, columns int) error {
 	for i := 0; i < len(x); i += columns {
-		if err := features.CheckValues(x[i : i+columns]); err != nil {
+		if err := npy.CheckValues(x[i : i+columns]); err != nil {
 			return command.Usagef("row %d: %w", i/columns, err)
 		}
 	}

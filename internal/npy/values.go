@@ -1,11 +1,11 @@
-package features
+package npy
 
 import (
 	"fmt"
 	"math"
 )
 
-// MostValue bounds the absolute values of features: a square of anything larger is
+// MostValue bounds the absolute values of features on disk: a square of anything larger is
 // not a float32. No backbone that works gives such values.
 const MostValue = 1e18
 
