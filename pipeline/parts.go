@@ -59,7 +59,7 @@ func extractPart(ctx context.Context, opts ExtractOptions) (result *ExtractResul
 			if !whole {
 				there = nil
 			}
-			if before == nil || opts.Force {
+			if before == nil || before.Shard != shard || opts.Force {
 				return nil, nil
 			}
 			return partOfBefore(ctx, set, opts, before, whole && before.Inputs == inputs)

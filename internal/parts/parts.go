@@ -321,9 +321,10 @@ func (s *Set[R]) Make(ctx context.Context, m Making[R]) (unfinished, err error) 
 	}
 	recorder := StartRecorder(Path(claim.Dir, m.Shard))
 	recorder.SendTo(ctx, s.Folder, s.Kind, m.Shard)
+	done := false // after a panic err is nil, too, and what was made is for the next run
 	defer func() {
 		recorder.End(err)
-		if err == nil {
+		if done && err == nil {
 			err = claim.Clear()
 		}
 		err = errors.Join(err, claim.Release())
@@ -338,7 +339,9 @@ func (s *Set[R]) Make(ctx context.Context, m Making[R]) (unfinished, err error) 
 			return nil, fmt.Errorf("send a part: %w", err)
 		}
 	}
-	return s.Commit(ctx, m.Shard.Count)
+	unfinished, err = s.Commit(ctx, m.Shard.Count)
+	done = true
+	return unfinished, err
 }
 
 // File is a file on the disk that becomes an object.

@@ -40,7 +40,8 @@ func TestPublicAPIHasPublicTypes(t *testing.T) {
 		}
 	}
 	all := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	names := 0
+	names, aliases := 0, map[string]bool{} // aliases: types of internal packages that have a name in a public one
+	var packages []*types.Package
 	for _, path := range public {
 		if exports[path] == "" { // tests alone
 			continue
@@ -49,20 +50,22 @@ func TestPublicAPIHasPublicTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		aliases := map[string]bool{} // types of internal packages that have a name in this one
+		packages = append(packages, p)
 		for _, name := range p.Scope().Names() {
 			if alias, ok := p.Scope().Lookup(name).(*types.TypeName); ok && alias.IsAlias() && alias.Exported() {
 				aliases[types.Unalias(alias.Type()).String()] = true
 			}
 		}
+	}
+	for _, p := range packages {
 		for _, name := range p.Scope().Names() {
 			if object := p.Scope().Lookup(name); object.Exported() {
 				names++
 				for _, hidden := range hiddenTypes(object) {
-					if of, _, _ := strings.Cut(hidden, " in "); aliases[of] || shown[strings.TrimPrefix(path, "github.com/mlrbfn/mlrbfn/")+"."+name] {
+					if of, _, _ := strings.Cut(hidden, " in "); aliases[of] || shown[strings.TrimPrefix(p.Path(), "github.com/mlrbfn/mlrbfn/")+"."+name] {
 						continue
 					}
-					t.Errorf("%s.%s shows %s", path, name, hidden)
+					t.Errorf("%s.%s shows %s", p.Path(), name, hidden)
 				}
 			}
 		}

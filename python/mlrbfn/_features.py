@@ -43,7 +43,8 @@ class Features:
     def _stamp(self) -> Any:
         """Returns what is another when the folder is written anew."""
         try:
-            with open(os.path.join(self.folder, "features.json"), "rb") as f:
+            parts = os.path.join(self.folder, "parts.json")  # of a set of parts
+            with open(parts if os.path.exists(parts) else os.path.join(self.folder, "features.json"), "rb") as f:
                 return f.read()
         except OSError:
             folder = os.scandir(self.folder) if os.path.isdir(self.folder) else []

@@ -35,7 +35,8 @@ def flat(images: Any) -> Iterator[tuple[Any, Any]]:
             raise OptionError(f"there are {len(several)} images, and {len(labels)} labels beside them")
         yield from zip(several, labels, strict=True)
     elif isinstance(images, Iterable) or hasattr(images, "__getitem__") and hasattr(images, "__len__"):
-        for image in iter(images):
+        # A data set with __getitem__ alone need not raise IndexError at its end.
+        for image in images if isinstance(images, Iterable) else (images[i] for i in range(len(images))):
             yield from flat(image)
     else:
         yield images, None  # pixels says what is wrong with it
@@ -83,13 +84,14 @@ def _labels_of_pair(pair: Any) -> Any:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or isinstance(pair[1], (bool, os.PathLike)):
         return None
     images, labels = pair
+    text = isinstance(pair, tuple)  # in a list, text is the path of another image
     if isinstance(labels, (int, np.integer)):
         return [labels]
     if isinstance(labels, str):
-        return [labels] if not isinstance(images, (str, os.PathLike)) else None
+        return [labels] if text and not isinstance(images, (str, os.PathLike)) else None
     if isinstance(labels, np.ndarray) or hasattr(labels, "detach"):
         labels = _arrays._array(labels, "labels")
-        return np.atleast_1d(labels) if labels.ndim < 2 and labels.dtype.kind in "iuUO" else None
+        return np.atleast_1d(labels) if labels.ndim < 2 and labels.dtype.kind in ("iuUO" if text else "iu") else None
     batch = hasattr(images, "shape") or isinstance(images, (tuple, list))
     if batch and isinstance(labels, (tuple, list)) and labels and all(isinstance(v, (int, np.integer)) for v in labels):
         return labels
@@ -102,6 +104,7 @@ def pixels(image: Any, at: int) -> tuple[np.ndarray, dict[str, int]]:
         return np.frombuffer(image, np.uint8), {}
     turn = 0
     if is_picture(image):
+        getattr(image, "load", bool)()  # which turns a TIFF upright, and takes its orientation away
         if image.mode.startswith("I;16"):  # as a file, which the detector's own setting reads
             file = io.BytesIO()
             image.save(file, "PNG", exif=image.getexif())
@@ -167,7 +170,11 @@ def files(images: Any, folder: str) -> list[str]:
         paths.append(os.path.join(folder, f"{at:06d}.png"))
         data, size = pixels(image, at)
         if size:
-            _native.optional("PIL.Image", "a page of images in memory").fromarray(data).save(paths[-1])
+            picture = _native.optional("PIL.Image", "a page of images in memory").fromarray(data)
+            exif = picture.getexif()
+            if size.get("turn"):
+                exif[0x0112] = size["turn"]
+            picture.save(paths[-1], exif=exif)
         else:
             data.tofile(paths[-1])
     return paths

@@ -81,6 +81,23 @@ class Embedded(Room):
         again = mlrbfn.embed(self.arrays["new"], model="pixels", out=self.room / "kept")
         np.testing.assert_array_equal(mlrbfn.load_features(self.room / "kept"), again)
         self.assertEqual(len(again), 40)
+        np.testing.assert_array_equal(again, mlrbfn.embed(self.arrays["new"], model="pixels"))
+
+    def test_a_list_of_two_images_is_no_pair(self) -> None:
+        image = self.arrays["new"][0]
+        for pair in [[image, "b.jpg"], [np.array(["a.jpg", "b.jpg"]), np.array(["c.jpg", "d.jpg"])]]:
+            self.assertTrue(all(label is None for _, label in _images.flat(pair)))
+        self.assertEqual([label for _, label in _images.flat((image, "shoe"))], ["shoe"])
+
+    def test_data_sets_end_at_their_length(self) -> None:
+        class Circle:
+            def __len__(self) -> int:
+                return 3
+
+            def __getitem__(self, i: int) -> bytes:
+                return b"x" * (i % 3)
+
+        self.assertEqual(len(list(_images.flat(Circle()))), 3)
 
     @unittest.skipUnless(hasattr(os, "fork"), "no fork")
     def test_temporary_folders_go_with_their_owner(self) -> None:

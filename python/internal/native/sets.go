@@ -60,6 +60,7 @@ func embed(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 			listing.Items = append(listing.Items, item)
 		}
 		opts.Images, opts.Listing, opts.Model, opts.Out = listing.Root, listing, a.Model.String(), a.Out.String()
+		opts.Verify = opts.Verify || len(buffers) > 0 // images in memory have no time, and names that are numbers
 		return nil
 	})
 }
