@@ -99,35 +99,6 @@ type Change struct {
 	All     detector.ChangedClass // of all classes that the old detector knew
 }
 
-// AddedClass says how a class that images were added to was known before, and is now.
-type AddedClass struct {
-	Class         string `json:"class"`
-	New           bool   `json:"new"` // the old detector did not know it
-	Features      string `json:"features"`
-	Images        int    `json:"images"`         // with features
-	FlaggedBefore int    `json:"flagged_before"` // of Images, by the old detector
-	HeldOut       int    `json:"held_out"`       // of Images, that the new detector was not trained on
-	Right         int    `json:"right"`          // of HeldOut, given the class
-	FlaggedAfter  int    `json:"flagged_after"`  // of HeldOut
-}
-
-// ChangedClass compares two detectors on images that neither was trained on.
-type ChangedClass struct {
-	Tally
-	AUROCBefore float64 `json:"-"` // of class hold-out; NaN if unknown
-	AUROCAfter  float64 `json:"-"`
-}
-
-// Tally counts the images of a class by two detectors.
-type Tally struct {
-	Class         string `json:"class,omitempty"`
-	Images        int    `json:"images"`
-	RightBefore   int    `json:"right_before"`
-	RightAfter    int    `json:"right_after"`
-	FlaggedBefore int    `json:"flagged_before"`
-	FlaggedAfter  int    `json:"flagged_after"`
-}
-
 // CheckDetector returns an error if WriteDetector could not write to the file. Call it
 // before long work. A file that this package did not make is never replaced.
 func CheckDetector(file string) error { return checkPage(file) }
