@@ -6,88 +6,20 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
-// Detector holds what the page of a detector shows. A section with nothing to show is
-// left out.
+// Detector is what the page of a detector shows: the summary, and what the caller says of
+// it. A section with nothing to show is left out.
 type Detector struct {
+	*evaluation.Summary
 	Title    string // "" means "A detector"
 	Lead     []string
 	Notes    []string // what is missing, and why
 	Commands []string
 	Facts    []evaluation.Fact
-
-	Classes   []DetectorClass
-	Confusion []Confusion // of the validation images
-
-	// Levels are shares of false alarms, and HeldOut says what is caught of each class
-	// that was left out where so many are accepted; the curves have CurveLevels. Caught,
-	// Curve and AUROC of Mean are the means over all classes.
-	Levels, CurveLevels []float64
-	HeldOut             []HeldOutClass
-	Mean                HeldOutClass
-
-	// Threshold is the score below which an image is flagged, −Inf for none, and
-	// MaxFalseAlarms what it was set to flag at most.
-	Threshold, MaxFalseAlarms float64
-	FalseAlarms               []evaluation.FalseAlarms // by rising thresholds
-
-	History []EpochMean // mean over the heads
-
-	Map     *FeatureMap
-	Closest []evaluation.ClosestImage
-	Change  *Change // what adding images did; nil for none
-
-}
-
-// DetectorClass is a line of the table of classes. Counts below 0 are not known.
-type DetectorClass struct {
-	Name                           string
-	Train, Validation, Calibration int
-	Right, Flagged                 float64 // shares of the validation images; NaN if unknown
-}
-
-// Confusion says how many validation images of a class are given a class.
-type Confusion struct {
-	Label  string `json:"label"`
-	Given  string `json:"given"`
-	Images int    `json:"images"`
-}
-
-// HeldOutClass says how well a class would be noticed if it were new.
-type HeldOutClass struct {
-	Name     string
-	AUROC    float64
-	Images   int
-	TakenFor string
-	Caught   []float64 // at Detector.Levels; NaN if unknown
-	Curve    []float64 // at Detector.CurveLevels; nil if unknown
-}
-
-// EpochMean holds the mean metrics of the heads after an epoch.
-type EpochMean struct {
-	Epoch                           int
-	TrainLoss, ValLoss, ValAccuracy float64 // the last is NaN without validation images
-}
-
-// FeatureMap shows images where their features lie on axes, two at a time.
-type FeatureMap struct {
-	Note   string   // which images, and what the axes are
-	Axes   []string // labels, an even number
-	Points []MapPoint
-}
-
-// MapPoint is an image on a map.
-type MapPoint struct {
-	At    []float64 // on each axis
-	Image images.Picture
-	Class string // its label
-	Part  string // what it was used for
-	Given string // the class that the detector gives it
-	OOD   bool
+	Change   *Change // what adding images did; nil for none
 }
 
 // Change says what adding images to a detector did.
@@ -116,7 +48,7 @@ type detectorView struct {
 	HeldOutChart   []*figure
 	AlarmChart     []*figure
 	Training       []*figure
-	Map            *mapView
+	Plane          *mapView
 	Tiles          []*tile
 	NotShown       []notShown
 

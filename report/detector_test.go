@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 	"github.com/mlrbfn/mlrbfn/metrics"
@@ -20,33 +21,40 @@ import (
 // shownDetector is the page of a detector of so many classes, with names that are
 // markup and images that cannot be shown.
 func shownDetector(classes int) Detector {
+	assessment := &detector.Assessment{AUROC: 0.9, Caught: 0.8, FalseAlarms: []float64{0.01, 0.05, 0.5}, Curve: []float64{0.5, 0.8, 1}}
+	validation := &detector.Validation{}
 	d := Detector{
+		Summary: &evaluation.Summary{
+			Detector:   &detector.Detector{Threshold: -2, Assessment: assessment, History: make([][]head.Epoch, 1)},
+			Validation: validation, Map: &evaluation.SummaryMap{Shares: []float64{0.4, 0.3, 0.2, 0.1}},
+		},
 		Title: "The detector <d>", Lead: []string{"It knows & tells."}, Notes: []string{"Something <is> missing."},
 		Commands: []string{"mlrbfn train --features '<f>'"}, Facts: []evaluation.Fact{{Name: "seeds", Value: "0"}},
-		Levels: []float64{0.01, 0.05}, CurveLevels: []float64{0.01, 0.05, 0.5}, Threshold: -2, MaxFalseAlarms: 0.05,
-		Mean: HeldOutClass{AUROC: 0.9, Caught: []float64{0.5, 0.8}, Curve: []float64{0.5, 0.8, 1}},
-		Map:  &FeatureMap{Note: "Some images.", Axes: []string{"axis 1", "axis 2", "axis 3", "axis 4"}},
 	}
+	d.Summary.Detector.Training.Rows.Validation = 4 * classes
 	name := func(i int) string { return fmt.Sprintf("<b>class %d</b>", i) }
 	for i := range classes {
-		d.Classes = append(d.Classes, DetectorClass{Name: name(i), Train: 10 + i, Validation: 4, Calibration: -1, Right: 0.75, Flagged: math.NaN()})
-		d.Confusion = append(d.Confusion, Confusion{name(i), name(i), 3}, Confusion{name(i), name((i + 1) % classes), 1})
-		d.HeldOut = append(d.HeldOut, HeldOutClass{Name: name(i), AUROC: 0.9 + float64(i)/1000, Images: 7, TakenFor: name((i + 1) % classes), Caught: []float64{0.5, math.NaN()}, Curve: []float64{0.5, 0.8, 1}})
+		assessed := &detector.AssessedClass{AUROC: 0.9 + float64(i)/1000, Images: 7, TakenFor: name((i + 1) % classes), Curve: []float64{0.5, 0.8, 1}}
+		d.Classes = append(d.Classes, evaluation.SummaryClass{Name: name(i), Train: 10 + i, Validation: 4, Calibration: -1, Right: 3, Assessed: assessed})
+		d.Summary.Detector.Classes = append(d.Summary.Detector.Classes, name(i))
+		validation.Confusion = append(validation.Confusion, detector.Confused{Label: i, Given: i, Images: 3}, detector.Confused{Label: i, Given: (i + 1) % classes, Images: 1})
 		for j := range 5 {
 			at := []float64{float64(i) + float64(j)/10, float64(j), -float64(i * j), float64(i%3) - float64(j)/7}
 			image := images.Picture{Path: fmt.Sprintf("%s/<img src=x>%d.jpg", name(i), j), Label: name(i), Decode: drawing(5*i + j)}
-			part := "training"
+			p := evaluation.Point{At: at, Image: image, Class: i, Part: evaluation.Training}
 			if j == 0 {
-				part = "validation"
+				p.Part = evaluation.Validating
 			}
-			d.Map.Points = append(d.Map.Points, MapPoint{At: at, Image: image, Class: name(i), Part: part, Given: name(i), OOD: j == 4})
+			p.Verdict.Class, p.Verdict.OOD = name(i), j == 4
+			d.Map.Points = append(d.Map.Points, p)
 		}
 	}
 	d.FalseAlarms = []evaluation.FalseAlarms{{Threshold: math.Inf(-1), Share: 0.001, High: 0.01}}
 	for i := range 30 {
 		share := float64(i+1) / 31
 		d.FalseAlarms = append(d.FalseAlarms, evaluation.FalseAlarms{Threshold: float64(i) - 10, Share: share, Low: share / 2, High: min(1, share*1.5)})
-		d.History = append(d.History, EpochMean{i + 1, 1 / float64(i+1), 1.1 / float64(i+1), 0.9})
+		history := &d.Summary.Detector.History[0]
+		*history = append(*history, head.Epoch{Epoch: i + 1, TrainLoss: 1 / float64(i+1), ValLoss: 1.1 / float64(i+1), ValAccuracy: 0.9})
 	}
 	d.Closest = []evaluation.ClosestImage{
 		{Image: images.Picture{Path: "near.jpg", Label: name(0), Decode: drawing(1)}, Score: -2, Threshold: -2, Given: name(1)},
@@ -95,14 +103,18 @@ func TestDetectorPage(t *testing.T) {
 	if strings.Contains(many, `class="confusion"`) || !strings.Contains(many, "Most frequent confusions") || strings.Contains(many, `class="plane-legend"`) {
 		t.Error("31 classes have a matrix or a legend")
 	}
-	bare := detectorPage(t, Detector{Classes: []DetectorClass{{Name: "one", Train: 3, Validation: -1, Calibration: -1, Right: math.NaN(), Flagged: math.NaN()}}, Threshold: math.Inf(-1)})
+	one := func() Detector {
+		return Detector{Summary: &evaluation.Summary{Detector: &detector.Detector{Threshold: math.Inf(-1)}, Classes: []evaluation.SummaryClass{{Name: "one"}}}}
+	}
+	bare := detectorPage(t, one())
 	if n := strings.Count(bare, "<section"); n != 1 || strings.Contains(bare, ">NaN") || strings.Contains(bare, "Inf<") {
 		t.Errorf("the page of next to nothing has %d sections", n)
 	}
 	// Points that are all the same, and one far off.
-	d := Detector{Classes: []DetectorClass{{Name: "one"}}, Map: &FeatureMap{Axes: []string{"x", "y"}}}
+	d := one()
+	d.Map = &evaluation.SummaryMap{Shares: []float64{0, 0}}
 	for i := range 300 {
-		p := MapPoint{At: []float64{1, float64(i % 7)}, Class: "one"}
+		p := evaluation.Point{At: []float64{1, float64(i % 7)}}
 		if i == 0 {
 			p.At[1] = 1e9
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // This file makes what the page of a detector shows of images: the map, and those that
@@ -82,9 +83,10 @@ const (
 	mapThumbnail        = 72
 )
 
-// mapView is a FeatureMap as the template reads it.
+// mapView is a SummaryMap as the template reads it.
 type mapView struct {
-	FeatureMap
+	Note    string // which images, and what the axes are
+	Axes    []string
 	Classes []mapClass
 	Views   []mapPlane
 	Marks   []mapMark
@@ -104,11 +106,11 @@ type mapClass struct {
 
 // mapMark is a point with its place in pixels.
 type mapMark struct {
-	Places        []string // on each axis, in pixels
-	Colour, Shape int
-	MapPoint
-	Picture *picture
-	Text    string
+	evaluation.Point
+	mapClass          // its label
+	Places   []string // on each axis, in pixels
+	Picture  *picture
+	Text     string
 }
 
 // mapShapes are the marks of classes, of about the same area.
@@ -119,49 +121,70 @@ var mapShapes = []template.HTML{
 // Shapes returns the marks.
 func (m *mapView) Shapes() []template.HTML { return mapShapes }
 
+// newMap says which images a map shows, and what its axes are.
+func newMap(given *evaluation.SummaryMap) *mapView {
+	m := &mapView{}
+	for i, share := range given.Shares {
+		label := fmt.Sprintf("axis %d", i+1)
+		if share > 0 {
+			label += fmt.Sprintf(" (%.0f%% of the variance between classes)", 100*share)
+		}
+		m.Axes = append(m.Axes, label)
+	}
+	m.Note = fmt.Sprintf("Features as the head reads them, on the axes that tell the classes apart best (linear discriminants); one unit is a standard deviation within a class. Shown are %d of %d labelled images, spread evenly over the classes.", len(given.Points), given.Images)
+	switch {
+	case given.Shares[1] > 0:
+		m.Note += " Classes that lie on each other here may differ along other axes."
+	case given.Shares[0] > 0:
+		m.Note += " Two classes differ along one axis; the second is the one along which the images differ most otherwise."
+	default:
+		m.Note += " The axes are those along which the images differ most."
+	}
+	return m
+}
+
 func (v *detectorView) drawMap() {
-	given := v.Detector.Map
+	given := v.Map
 	if given == nil || len(given.Points) == 0 {
 		return
 	}
 	v.link("map", "Map")
-	m := &mapView{FeatureMap: *given}
-	number := map[string]int{}
+	m := newMap(given)
+	used := make([]*mapClass, len(v.Classes))
 	for _, p := range given.Points {
-		number[p.Class] = 0
+		used[p.Class] = &mapClass{}
 	}
-	for _, c := range v.Classes {
-		if _, used := number[c.Name]; used {
-			number[c.Name] = len(m.Classes)
-			m.Classes = append(m.Classes, mapClass{c.Name, len(m.Classes) % len(lineStyles), len(m.Classes) / len(lineStyles) % len(mapShapes)})
+	for i, c := range used {
+		if n := len(m.Classes); c != nil {
+			*c = mapClass{v.Classes[i].Name, n % len(lineStyles), n / len(lineStyles) % len(mapShapes)}
+			m.Classes = append(m.Classes, *c)
 		}
 	}
 	var places [][]string // by axis, then by point
-	for axis := range given.Axes {
+	for axis := range m.Axes {
 		places = append(places, placesOf(given.Points, axis))
 	}
 	for i, p := range given.Points {
-		c := m.Classes[number[p.Class]]
 		state := "accepted"
-		if p.OOD {
+		if p.Verdict.OOD {
 			state = "flagged"
 		}
-		text := fmt.Sprintf("%s: %s, %s image, given %s, %s", p.Class, p.Image.Path, p.Part, p.Given, state)
-		mark := mapMark{Colour: c.Colour, Shape: c.Shape, MapPoint: p, Picture: v.picture(p.Image, mapThumbnail), Text: text}
-		for axis := range given.Axes {
+		mark := mapMark{Point: p, mapClass: *used[p.Class], Picture: v.picture(p.Image, mapThumbnail)}
+		mark.Text = fmt.Sprintf("%s: %s, %s image, given %s, %s", mark.Name, p.Image.Path, p.Part, p.Verdict.Class, state)
+		for axis := range m.Axes {
 			mark.Places = append(mark.Places, places[axis][i])
 		}
 		m.Marks = append(m.Marks, mark)
 	}
-	for axis := 0; axis+1 < len(given.Axes); axis += 2 {
-		m.Views = append(m.Views, mapPlane{axis, given.Axes[axis], given.Axes[axis+1]})
+	for axis := 0; axis+1 < len(m.Axes); axis += 2 {
+		m.Views = append(m.Views, mapPlane{axis, m.Axes[axis], m.Axes[axis+1]})
 	}
-	v.Map = m
+	v.Plane = m
 }
 
 // placesOf returns where points are on the picture of the map, in pixels: an even axis
 // goes to the right, an odd one up.
-func placesOf(points []MapPoint, axis int) (places []string) {
+func placesOf(points []evaluation.Point, axis int) (places []string) {
 	sign, pixels := 1., float64(mapWidth)
 	if axis%2 == 1 {
 		sign, pixels = -1, mapHeight

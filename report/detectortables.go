@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -14,11 +15,12 @@ import (
 
 // This file makes the tables and charts of the page of a detector.
 
+// countCell is a number of images, below 0 where it is not known.
 func countCell(n int) tableCell {
 	if n < 0 {
 		return tableCell{Mean: "–"}
 	}
-	return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)}
+	return whole(n)
 }
 
 func shareCell(share float64) tableCell {
@@ -61,7 +63,7 @@ func (v *detectorView) change() {
 			name += " (new)"
 		}
 		v.AddedTable.Rows = append(v.AddedTable.Rows, tableRow{name, []tableCell{
-			countCell(a.Images), ofCell(a.FlaggedBefore, a.Images), countCell(a.HeldOut), ofCell(a.Right, a.HeldOut), ofCell(a.FlaggedAfter, a.HeldOut)}})
+			whole(a.Images), ofCell(a.FlaggedBefore, a.Images), whole(a.HeldOut), ofCell(a.Right, a.HeldOut), ofCell(a.FlaggedAfter, a.HeldOut)}})
 	}
 	v.ChangeTable = &table{Caption: "The classes that were known before", Head: "class",
 		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now"}}
@@ -71,7 +73,7 @@ func (v *detectorView) change() {
 		v.ChangeTable.Columns = append(v.ChangeTable.Columns, "AUROC if new, before", "AUROC if new, now")
 	}
 	for _, class := range all {
-		row := tableRow{class.Class, []tableCell{countCell(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
+		row := tableRow{class.Class, []tableCell{whole(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
 			ofCell(class.FlaggedBefore, class.Images), ofCell(class.FlaggedAfter, class.Images)}}
 		if assessed {
 			row.Cells = append(row.Cells, aurocCell(class.AUROCBefore), aurocCell(class.AUROCAfter))
@@ -85,8 +87,9 @@ func (v *detectorView) classes() {
 	v.ClassTable = table{Caption: "Classes", Head: "class",
 		Columns: []string{"training images", "validation", "calibration", "right", "falsely flagged"}}
 	for _, c := range v.Classes {
+		right, flagged := c.Shares()
 		v.ClassTable.Rows = append(v.ClassTable.Rows, tableRow{c.Name, []tableCell{
-			countCell(c.Train), countCell(c.Validation), countCell(c.Calibration), shareCell(c.Right), shareCell(c.Flagged)}})
+			countCell(c.Train), countCell(c.Validation), countCell(c.Calibration), shareCell(right), shareCell(flagged)}})
 	}
 }
 
@@ -115,92 +118,80 @@ type confusionCell struct {
 }
 
 func (v *detectorView) confusion() {
-	if len(v.Confusion) == 0 {
+	if v.Validation == nil || len(v.Validation.Confusion) == 0 {
 		return
 	}
 	v.link("confusion", "Confusion matrix")
-	if len(v.Classes) > mostMatrix {
+	classes, cells := v.Summary.Detector.Classes, v.Validation.Confusion
+	if len(classes) > mostMatrix {
 		v.Confused = &table{Caption: "Most frequent confusions", Head: "label", Columns: []string{"given", "images"}}
-		wrong := slices.DeleteFunc(slices.Clone(v.Confusion), func(c Confusion) bool { return c.Label == c.Given })
-		slices.SortStableFunc(wrong, func(a, b Confusion) int { return cmp.Compare(b.Images, a.Images) })
+		wrong := slices.DeleteFunc(slices.Clone(cells), func(c detector.Confused) bool { return c.Label == c.Given })
+		slices.SortStableFunc(wrong, func(a, b detector.Confused) int { return cmp.Compare(b.Images, a.Images) })
 		for _, c := range wrong[:min(len(wrong), mostConfused)] {
-			v.Confused.Rows = append(v.Confused.Rows, tableRow{c.Label, []tableCell{textCell(c.Given), countCell(c.Images)}})
+			v.Confused.Rows = append(v.Confused.Rows, tableRow{classes[c.Label], []tableCell{textCell(classes[c.Given]), whole(c.Images)}})
 		}
 		return
 	}
-	t := &confusionTable{}
-	number := map[string]int{}
-	for i, c := range v.Classes {
-		number[c.Name] = i
-		t.Classes = append(t.Classes, c.Name)
-		t.Rows = append(t.Rows, confusionRow{c.Name, make([]confusionCell, len(v.Classes))})
+	t := &confusionTable{Classes: classes}
+	for i, name := range classes {
+		t.Rows = append(t.Rows, confusionRow{name, make([]confusionCell, len(classes))})
 		t.Rows[i].Cells[i].Right = true
 	}
-	totals := make([]int, len(v.Classes))
-	for _, c := range v.Confusion {
-		t.Rows[number[c.Label]].Cells[number[c.Given]].Images += c.Images
-		totals[number[c.Label]] += c.Images
-	}
-	for i, row := range t.Rows {
-		for j, c := range row.Cells {
-			if c.Images > 0 {
-				row.Cells[j].Shade = max(5, (100*c.Images/totals[i]+2)/5*5)
-			}
-		}
+	for _, c := range cells {
+		_, images := v.Validation.Right(c.Label)
+		cell := &t.Rows[c.Label].Cells[c.Given]
+		cell.Images, cell.Shade = c.Images, max(5, (100*c.Images/images+2)/5*5)
 	}
 	v.ConfusionTable = t
 }
 
+// heldOut shows what class hold-out found: the mean, and each class.
 func (v *detectorView) heldOut() {
-	if len(v.HeldOut) == 0 {
+	a := v.Summary.Detector.Assessment
+	classes := slices.DeleteFunc(slices.Clone(v.Classes), func(c evaluation.SummaryClass) bool { return c.Assessed == nil })
+	if len(classes) == 0 {
 		return
 	}
 	v.link("new", "New classes")
 	t := &table{Caption: "Classes left out of the fitting, as if they were new", Head: "class",
-		Groups:  []columnGroup{{"as a new class", 3}, {"caught, where these false alarms are accepted", len(v.Levels)}},
+		Groups:  []columnGroup{{"as a new class", 3}, {"caught, where these false alarms are accepted", len(evaluation.AcceptedAlarms)}},
 		Columns: []string{"AUROC", "images", "mostly taken for"}}
-	for _, level := range v.Levels {
+	for _, level := range evaluation.AcceptedAlarms {
 		t.Columns = append(t.Columns, fmt.Sprintf("%.3g%%", 100*level))
 	}
-	all := v.Mean
-	all.Name = cmp.Or(all.Name, "all classes (mean)")
-	hardest := slices.MinFunc(v.HeldOut, func(a, b HeldOutClass) int { return cmp.Compare(a.AUROC, b.AUROC) })
-	for i, c := range append([]HeldOutClass{all}, v.HeldOut...) {
-		images := c.Images
-		if i == 0 {
-			images = -1
+	add := func(name string, class *detector.AssessedClass, cells ...tableCell) {
+		for _, share := range v.Caught(class) {
+			cells = append(cells, shareCell(share))
 		}
-		row := tableRow{c.Name, []tableCell{aurocCell(c.AUROC), countCell(images), textCell(c.TakenFor)}}
-		row.Cells[0].Wrong = i > 0 && c.Name == hardest.Name
-		for l := range v.Levels {
-			share := math.NaN()
-			if l < len(c.Caught) {
-				share = c.Caught[l]
-			}
-			row.Cells = append(row.Cells, shareCell(share))
-		}
-		t.Rows = append(t.Rows, row)
+		t.Rows = append(t.Rows, tableRow{name, cells})
+	}
+	hardest := slices.MinFunc(classes, func(a, b evaluation.SummaryClass) int { return cmp.Compare(a.Assessed.AUROC, b.Assessed.AUROC) })
+	add("all classes (mean)", nil, aurocCell(a.AUROC), countCell(-1), textCell(""))
+	for _, c := range classes {
+		auroc := aurocCell(c.Assessed.AUROC)
+		auroc.Wrong = c.Name == hardest.Name
+		add(c.Name, c.Assessed, auroc, whole(c.Assessed.Images), textCell(c.Assessed.TakenFor))
 	}
 	v.HeldOutTable = t
-	n := len(v.CurveLevels)
-	if n < 2 || len(v.Mean.Curve) != n {
+	levels, n := a.FalseAlarms, len(a.FalseAlarms)
+	if n < 2 || len(a.Curve) != n {
 		return
 	}
-	curve := func(c HeldOutClass) (points []metrics.Point) {
-		for i, level := range v.CurveLevels[:min(n, len(c.Curve))] {
-			points = append(points, metrics.Point{X: level, Y: c.Curve[i]})
+	curve := func(caught []float64) (points []metrics.Point) {
+		for i, level := range levels[:min(n, len(caught))] {
+			points = append(points, metrics.Point{X: level, Y: caught[i]})
 		}
 		return points
 	}
 	chart := Chart{Name: "held-out", Caption: "Share of the images of a new class that is caught, by the share of false alarms that is accepted. Grey: the other classes.",
 		Text: fmt.Sprintf("On average %.0f%% of the images of a class that was left out are caught at %.3g%% false alarms, %.0f%% at %.3g%%.",
-			100*v.Mean.Curve[0], 100*v.CurveLevels[0], 100*v.Mean.Curve[n-1], 100*v.CurveLevels[n-1]),
-		X: Axis{Label: "false alarms, %", Max: v.CurveLevels[n-1], Percent: true}, Y: Axis{Label: "caught, %", Max: 1, Percent: true},
-		Series: []Series{styled(lineStyles[0], "mean over the classes", curve(v.Mean)), styled(lineStyles[1], "hardest: "+hardest.Name, curve(hardest))},
+			100*a.Curve[0], 100*levels[0], 100*a.Curve[n-1], 100*levels[n-1]),
+		X: Axis{Label: "false alarms, %", Max: levels[n-1], Percent: true}, Y: Axis{Label: "caught, %", Max: 1, Percent: true},
+		Series: []Series{styled(lineStyles[0], "mean over the classes", curve(a.Curve)), styled(lineStyles[1], "hardest: "+hardest.Name, curve(hardest.Assessed.Curve))},
 	}
-	for _, c := range v.HeldOut {
-		if c.Name != hardest.Name && len(v.HeldOut) <= mostMatrix {
-			s := styled(others, c.Name, curve(c))
+	for _, c := range classes {
+		if c.Name != hardest.Name && len(classes) <= mostMatrix {
+			s := styled(others, c.Name, curve(c.Assessed.Curve))
 			s.Hidden = true
 			chart.Series = append(chart.Series, s)
 		}
@@ -241,36 +232,57 @@ func (v *detectorView) alarms() {
 	upper, lower := styled(bound, "95% interval", series(func(f evaluation.FalseAlarms) float64 { return f.High })), styled(bound, "", series(func(f evaluation.FalseAlarms) float64 { return f.Low }))
 	lower.Hidden = true
 	c.Series = []Series{styled(lineStyles[0], "false alarms", series(func(f evaluation.FalseAlarms) float64 { return f.Share })), upper, lower}
-	if t := v.Threshold; t >= c.X.Min && t <= c.X.Max {
+	if t := v.Summary.Detector.Threshold; t >= c.X.Min && t <= c.X.Max {
 		c.Series = append(c.Series, styled(lineStyles[1], "this detector's threshold", []metrics.Point{{X: t}, {X: t, Y: c.Y.Max}}))
 	}
 	v.AlarmChart = []*figure{{Chart: c}}
 }
 
+// history returns the mean metrics of the heads after each epoch.
+func (v *detectorView) history() (all []head.Epoch) {
+	d := v.Summary.Detector
+	for h, epochs := range d.History {
+		for i, e := range epochs {
+			if h == 0 {
+				all = append(all, head.Epoch{Epoch: e.Epoch})
+			}
+			if i >= len(all) {
+				break
+			}
+			n := float64(len(d.History))
+			all[i].TrainLoss += e.TrainLoss / n
+			all[i].ValLoss += e.ValLoss / n
+			all[i].ValAccuracy += e.ValAccuracy / n
+		}
+	}
+	return all
+}
+
 func (v *detectorView) training() {
-	if len(v.History) < 2 {
+	history := v.history()
+	if len(history) < 2 {
 		return
 	}
 	v.link("training", "Training")
-	line := func(of func(EpochMean) float64) (points []metrics.Point, most float64) {
-		for _, e := range v.History {
+	line := func(of func(head.Epoch) float64) (points []metrics.Point, most float64) {
+		for _, e := range history {
 			points = append(points, metrics.Point{X: float64(e.Epoch), Y: of(e)})
 			most = max(most, of(e))
 		}
 		return points, most
 	}
-	epochs := Axis{Label: "epoch", Min: float64(v.History[0].Epoch), Max: float64(v.History[len(v.History)-1].Epoch)}
-	train, a := line(func(e EpochMean) float64 { return e.TrainLoss })
-	val, b := line(func(e EpochMean) float64 { return e.ValLoss })
-	last := v.History[len(v.History)-1]
+	last := history[len(history)-1]
+	epochs := Axis{Label: "epoch", Min: float64(history[0].Epoch), Max: float64(last.Epoch)}
+	train, a := line(func(e head.Epoch) float64 { return e.TrainLoss })
+	val, b := line(func(e head.Epoch) float64 { return e.ValLoss })
 	loss := Chart{Name: "loss", Caption: "Loss by epoch.", X: epochs, Y: Axis{Label: "loss", Max: max(a, b)},
 		Text:   fmt.Sprintf("The training loss ends at %s, the validation loss at %s.", number(last.TrainLoss), number(last.ValLoss)),
 		Series: []Series{styled(lineStyles[0], "validation", val), styled(lineStyles[1], "training", train)}}
 	v.Training = append(v.Training, &figure{Chart: loss})
-	if math.IsNaN(last.ValAccuracy) {
+	if d := v.Summary.Detector; d.Training.Rows.Validation == 0 || len(d.Classes) == 1 {
 		return
 	}
-	right, _ := line(func(e EpochMean) float64 { return e.ValAccuracy })
+	right, _ := line(func(e head.Epoch) float64 { return e.ValAccuracy })
 	lowest := 1.
 	for _, p := range right {
 		lowest = min(lowest, p.Y)

@@ -79,37 +79,11 @@ func addShow(c *command) {
 	}
 }
 
-// acceptedAlarms are the shares of false alarms at which it is said what is caught.
-var acceptedAlarms = []float64{0.01, 0.02, 0.05, 0.1}
-
-// caughtAt returns what an assessment has at acceptedAlarms, NaN where it has nothing.
-// What has no curve has the share at 5%.
-func caughtAt(curve func(float64) (float64, bool), at5 float64) (caught []float64) {
-	for _, share := range acceptedAlarms {
-		v, ok := curve(share)
-		switch {
-		case !ok && share == 0.05:
-			v = at5
-		case !ok:
-			v = math.NaN()
-		}
-		caught = append(caught, v)
-	}
-	return caught
-}
-
-func share(n, of int) float64 {
-	if of <= 0 {
-		return math.NaN()
-	}
-	return float64(n) / float64(of)
-}
-
 // detectorLead says in a few sentences how good a detector is.
 func detectorLead(s *pipeline.Summary) []string {
 	d := s.Detector
 	lead := []string{fmt.Sprintf("It knows %s: %s. Trained on %s.", count(len(d.Classes), "class"), some(d.Classes, 12), count(d.Training.Rows.Train, "image"))}
-	if right, images := rightOf(s); images > 0 {
+	if right, images := s.Right(); images > 0 {
 		lead = append(lead, fmt.Sprintf("Of %s that it was not trained on, %s are given the right class.", count(images, "validation image"), percent(right, images)))
 	}
 	switch {
@@ -130,17 +104,6 @@ func detectorLead(s *pipeline.Summary) []string {
 			a.AUROC, 100*a.Caught, Printable(name), hardest.AUROC, Printable(hardest.TakenFor)))
 	}
 	return lead
-}
-
-// rightOf counts the validation images that are given the right class.
-func rightOf(s *pipeline.Summary) (right, images int) {
-	for _, class := range s.Classes {
-		if class.Validation > 0 {
-			right += class.Right
-			images += class.Validation
-		}
-	}
-	return right, images
 }
 
 // hardestClass returns the class that would be noticed worst.
@@ -178,8 +141,9 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 		return cmp.Compare(a.Assessed.AUROC, b.Assessed.AUROC)
 	})
 	for _, class := range classes[:min(len(classes), mostRows)] {
+		right, flagged := class.Shares()
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t", Printable(class.Name), number(class.Train), number(class.Validation), number(class.Calibration),
-			sharePercent(share(class.Right, class.Validation)), sharePercent(share(class.Flagged.Flagged, class.Flagged.Images)))
+			sharePercent(right), sharePercent(flagged))
 		if a := class.Assessed; a != nil {
 			fmt.Fprintf(t, "%.3f\t%s\t%s\t", a.AUROC, sharePercent(a.Caught), Printable(a.TakenFor))
 		}
@@ -191,8 +155,8 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 	}
 	if a := d.Assessment; a != nil && a.Curve != nil {
 		var caught []string
-		for i, v := range caughtAt(a.CaughtAt, a.Caught) {
-			caught = append(caught, fmt.Sprintf("%s at %.4g%%", sharePercent(v), 100*acceptedAlarms[i]))
+		for i, v := range s.Caught(nil) {
+			caught = append(caught, fmt.Sprintf("%s at %.4g%%", sharePercent(v), 100*evaluation.AcceptedAlarms[i]))
 		}
 		fmt.Fprintf(w, "\nimages of a new class that are caught, by the false alarms accepted: %s\n", strings.Join(caught, ", "))
 	}

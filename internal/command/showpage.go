@@ -28,48 +28,15 @@ func (c *command) writeDetectorPage(ctx context.Context, page, file string, opts
 
 // detectorPage fills the page of a detector.
 func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.Change) report.Detector {
-	d := s.Detector
-	page := report.Detector{
-		Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
-		Commands: []string{trainLine(d, file)}, Facts: detectorFacts(d),
-		Levels: acceptedAlarms, Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR,
-		Confusion: confusionOf(s), FalseAlarms: s.FalseAlarms, Closest: s.Closest, Change: change,
-	}
-	if note := corrected(d); note != "" {
+	page := report.Detector{Summary: s, Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
+		Commands: []string{trainLine(s.Detector, file)}, Facts: detectorFacts(s.Detector), Change: change}
+	if note := corrected(s.Detector); note != "" {
 		page.Notes = append(page.Notes, sentence(note))
 	}
 	for _, err := range s.Missing {
 		page.Notes = append(page.Notes, sentence(c.advise(err).Error()))
 	}
-	for _, class := range s.Classes {
-		line := report.DetectorClass{Name: class.Name, Train: class.Train, Validation: class.Validation, Calibration: class.Calibration,
-			Right: share(class.Right, class.Validation), Flagged: share(class.Flagged.Flagged, class.Flagged.Images)}
-		page.Classes = append(page.Classes, line)
-		if a := class.Assessed; a != nil {
-			curve := func(at float64) (float64, bool) { return a.CaughtAt(d.Assessment, at) }
-			page.HeldOut = append(page.HeldOut, report.HeldOutClass{Name: class.Name, AUROC: a.AUROC, Images: a.Images, TakenFor: a.TakenFor, Caught: caughtAt(curve, a.Caught), Curve: a.Curve})
-		}
-	}
-	if a := d.Assessment; a != nil {
-		page.CurveLevels = a.FalseAlarms
-		page.Mean = report.HeldOutClass{AUROC: a.AUROC, Caught: caughtAt(a.CaughtAt, a.Caught), Curve: a.Curve}
-	}
-	page.History = historyOf(d)
-	if m := s.Map; m != nil {
-		page.Map = mapOf(d, m)
-	}
 	return page
-}
-
-// confusionOf says which classes validation images are given.
-func confusionOf(s *pipeline.Summary) []report.Confusion {
-	all := []report.Confusion{}
-	if s.Validation != nil {
-		for _, cell := range s.Validation.Confusion {
-			all = append(all, report.Confusion{Label: s.Detector.Classes[cell.Label], Given: s.Detector.Classes[cell.Given], Images: cell.Images})
-		}
-	}
-	return all
 }
 
 // sentence makes a sentence of the text of an error.
@@ -78,55 +45,6 @@ func sentence(text string) string {
 		text = strings.ToUpper(text[:1]) + text[1:]
 	}
 	return strings.TrimSuffix(text, ".") + "."
-}
-
-// mapOf fills the map of the page.
-func mapOf(d *pipeline.Detector, m *evaluation.SummaryMap) *report.FeatureMap {
-	page := &report.FeatureMap{}
-	for i, share := range m.Shares {
-		label := fmt.Sprintf("axis %d", i+1)
-		if share > 0 {
-			label += fmt.Sprintf(" (%.0f%% of the variance between classes)", 100*share)
-		}
-		page.Axes = append(page.Axes, label)
-	}
-	page.Note = fmt.Sprintf("Features as the head reads them, on the axes that tell the classes apart best (linear discriminants); one unit is a standard deviation within a class. Shown are %d of %s, spread evenly over the classes.", len(m.Points), count(m.Images, "labelled image"))
-	switch {
-	case m.Shares[1] > 0:
-		page.Note += " Classes that lie on each other here may differ along other axes."
-	case m.Shares[0] > 0:
-		page.Note += " Two classes differ along one axis; the second is the one along which the images differ most otherwise."
-	default:
-		page.Note += " The axes are those along which the images differ most."
-	}
-	for _, p := range m.Points {
-		page.Points = append(page.Points, report.MapPoint{At: p.At, Image: p.Image, Class: d.Classes[p.Class], Part: string(p.Part), Given: p.Verdict.Class, OOD: p.Verdict.OOD})
-	}
-	return page
-}
-
-// historyOf returns the mean metrics of the heads after each epoch.
-func historyOf(d *pipeline.Detector) (all []report.EpochMean) {
-	for h, epochs := range d.History {
-		for i, e := range epochs {
-			if h == 0 {
-				all = append(all, report.EpochMean{Epoch: e.Epoch})
-			}
-			if i >= len(all) {
-				break
-			}
-			n := float64(len(d.History))
-			all[i].TrainLoss += e.TrainLoss / n
-			all[i].ValLoss += e.ValLoss / n
-			all[i].ValAccuracy += e.ValAccuracy / n
-		}
-	}
-	if d.Training.Rows.Validation == 0 || len(d.Classes) == 1 {
-		for i := range all {
-			all[i].ValAccuracy = math.NaN()
-		}
-	}
-	return all
 }
 
 // detectorFacts lists what a reader needs to train a detector again.

@@ -1,8 +1,10 @@
 package evaluation
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -53,6 +55,70 @@ type SummaryClass struct {
 	Right                          int // of the validation images
 	Flagged                        detector.FlaggedImages
 	Assessed                       *detector.AssessedClass // nil without class hold-out
+}
+
+// Shares returns the shares of the validation images that are given the class, and that are
+// flagged; NaN where there are none.
+func (c SummaryClass) Shares() (right, flagged float64) {
+	of := func(n, of int) float64 {
+		if of <= 0 {
+			return math.NaN()
+		}
+		return float64(n) / float64(of)
+	}
+	return of(c.Right, c.Validation), of(c.Flagged.Flagged, c.Flagged.Images)
+}
+
+// MarshalJSON writes the name as class, the counts, and the shares as right and flagged; what
+// is not known is null.
+func (c SummaryClass) MarshalJSON() ([]byte, error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false) // whoever writes it does, or does not
+	right, flagged := c.Shares()
+	err := enc.Encode(struct {
+		Class       string   `json:"class"`
+		Train       *int     `json:"train"`
+		Validation  *int     `json:"validation"`
+		Calibration *int     `json:"calibration"`
+		Right       *float64 `json:"right"`
+		Flagged     *float64 `json:"flagged"`
+	}{c.Name, known(c.Train, c.Train >= 0), known(c.Validation, c.Validation >= 0), known(c.Calibration, c.Calibration >= 0),
+		known(right, !math.IsNaN(right)), known(flagged, !math.IsNaN(flagged))})
+	return text.Bytes(), err
+}
+
+func known[T any](v T, is bool) *T {
+	if !is {
+		return nil
+	}
+	return &v
+}
+
+// AcceptedAlarms are the shares of false alarms at which [Summary.Caught] says what is
+// caught.
+var AcceptedAlarms = []float64{0.01, 0.02, 0.05, 0.1}
+
+// Caught returns the shares of a class's images that are caught at AcceptedAlarms where the
+// class is left out of the fitting, nil meaning the mean over all classes, and NaN where it
+// is not known. What has no curve has the share at 5%.
+func (s *Summary) Caught(class *detector.AssessedClass) (caught []float64) {
+	a := s.Detector.Assessment
+	at5, curve := a.Caught, a.CaughtAt
+	if class != nil {
+		at5, curve = class.Caught, func(at float64) (float64, bool) { return class.CaughtAt(a, at) }
+	}
+	for _, share := range AcceptedAlarms {
+		v, ok := curve(share)
+		switch {
+		case !ok && share == 0.05:
+			v = at5
+		case !ok:
+			v = math.NaN()
+		}
+		caught = append(caught, v)
+	}
+	return caught
 }
 
 // FalseAlarms is the cost of a threshold: the share of in-distribution images that is
@@ -108,6 +174,19 @@ func Summarise(ctx context.Context, o SummaryOptions) (_ *Summary, err error) {
 	s.falseAlarms()
 	s.older()
 	return s, nil
+}
+
+// Right counts the validation images that are given the right class, and all of them.
+func (s *Summary) Right() (right, images int) {
+	if s.Validation == nil {
+		return 0, 0
+	}
+	for _, c := range s.Validation.Confusion {
+		if images += c.Images; c.Label == c.Given {
+			right += c.Images
+		}
+	}
+	return right, images
 }
 
 // Close lets go of the feature sets.
