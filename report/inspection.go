@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
@@ -20,8 +21,8 @@ type Inspection struct {
 	Classes  []evaluation.InspectedClass
 	Overlaps []evaluation.ClassOverlap
 	Odd      []Finding
-	Failed   []Failure // images that could not be read when the features were made
-	Notes    []string  // what was not looked at, and why
+	Failed   []features.Failure // images that could not be read when the features were made
+	Notes    []string           // what was not looked at, and why
 	Commands []string
 	Facts    []evaluation.Fact
 }

@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // This file makes the pages of Verdicts.
@@ -49,8 +50,8 @@ type verdictsView struct {
 	Control  *slider
 	Costs    *table
 	Counts   *table
-	Meanings []Part // the parts that mean the same for all images
-	Bar      string // how many standard deviations fill a bar
+	Meanings []detector.ScorePart // the parts that mean the same for all images
+	Bar      string               // how many standard deviations fill a bar
 	Unshown  []*verdictView
 	Failed   failures
 	Pages    []pageLink
@@ -80,9 +81,10 @@ type verdictView struct {
 	Bars    []bar
 }
 
-// bar is a Part as the page draws it.
+// bar is a part of a score as the page draws it.
 type bar struct {
-	Part
+	detector.ScorePart
+	Value       float64
 	Text        string
 	Left, Width float64 // in per cent
 	Explain     bool    // say what the part means here
@@ -278,8 +280,11 @@ func (p *verdictsView) fill(links []pageLink, i int) {
 	for n := here.First; n <= here.Last; n++ {
 		item := &v.Items[n-1]
 		classes[item.Class] = true
-		view := &verdictView{Verdict: item, Number: n, Picture: p.Page.Album.of(item.Image, verdictSide), Overlay: item.Where.overlay()}
+		view := &verdictView{Verdict: item, Number: n, Picture: p.Page.Album.of(item.Image, verdictSide), Overlay: overlay(item.Where)}
 		for _, near := range item.Nearest {
+			if near.Image.Path == "" {
+				near.Image.Path = fmt.Sprintf("row %d", near.Row)
+			}
 			view.Near = append(view.Near, nearTile{p.Page.Album.of(near.Image, nearSide), near.Class, short(near.Distance)})
 		}
 		for _, part := range item.Parts {
@@ -390,7 +395,7 @@ func (v *Verdicts) counts() *table {
 func whole(n int) tableCell { return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)} }
 
 // meanings lists the parts that mean the same for all images.
-func meanings(items []Verdict) (all []Part) {
+func meanings(items []Verdict) (all []detector.ScorePart) {
 	other := map[string]bool{}
 	known := map[string]string{}
 	for _, item := range items {
@@ -404,7 +409,7 @@ func meanings(items []Verdict) (all []Part) {
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(p Part) bool { return other[p.Name] || p.Meaning == "" })
+	return slices.DeleteFunc(all, func(p detector.ScorePart) bool { return other[p.Name] || p.Meaning == "" })
 }
 
 // fullBar returns the standard deviations that fill a bar: few parts have more.
@@ -412,7 +417,7 @@ func fullBar(items []Verdict) float64 {
 	var values []float64
 	for _, item := range items {
 		for _, part := range item.Parts {
-			if v := math.Abs(part.Value); v <= math.MaxFloat64 {
+			if v := math.Abs(barOf(part)); v <= math.MaxFloat64 {
 				values = append(values, v)
 			}
 		}
@@ -424,22 +429,31 @@ func fullBar(items []Verdict) float64 {
 	return max(leastBar, math.Ceil(values[len(values)*9/10]))
 }
 
-func newBar(p Part, full float64, explain bool) bar {
-	b := bar{Part: p, Explain: explain && p.Meaning != "", Left: 50}
-	if math.IsNaN(p.Value) {
+// barOf is how far a part is from usual: standard deviations, or of older detectors, which do
+// not know these, what it adds to the score.
+func barOf(p detector.ScorePart) float64 {
+	if math.IsNaN(p.Deviations) {
+		return p.Adds
+	}
+	return p.Deviations
+}
+
+func newBar(p detector.ScorePart, full float64, explain bool) bar {
+	b := bar{ScorePart: p, Value: barOf(p), Explain: explain && p.Meaning != "", Left: 50}
+	if math.IsNaN(b.Value) {
 		b.Text = "–"
 		return b
 	}
-	b.Width = 50 * min(math.Abs(p.Value)/full, 1)
-	if p.Value < 0 {
+	b.Width = 50 * min(math.Abs(b.Value)/full, 1)
+	if b.Value < 0 {
 		b.Left -= b.Width
 	}
-	b.Text = strings.Replace(fmt.Sprintf("%+.1f", p.Value), "-", "−", 1)
+	b.Text = strings.Replace(fmt.Sprintf("%+.1f", b.Value), "-", "−", 1)
 	return b
 }
 
 // overlay draws where the score fell: the more, the less transparent.
-func (m *Map) overlay() template.URL {
+func overlay(m *detector.Map) template.URL {
 	if m == nil || m.Width < 1 || m.Height < 1 || m.Width*m.Height != len(m.Values) {
 		return ""
 	}
@@ -467,8 +481,8 @@ func (m *Map) overlay() template.URL {
 
 // Box returns the part of the picture that the map covers: its left and top edge,
 // its width and its height in per cent.
-func (m *Map) Box() [4]float64 {
-	a := m.Area
+func (v verdictView) Box() [4]float64 {
+	a := v.Where.Area
 	if a == ([4]float64{}) || !(a[0] < a[2] && a[1] < a[3]) {
 		a = [4]float64{0, 0, 1, 1}
 	}

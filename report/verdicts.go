@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
@@ -38,69 +40,52 @@ type Verdicts struct {
 	// Scores are those of all images, or with ByPValue their p-values, in any order,
 	// where Items are only the most surprising ones; nil means those of Items.
 	Scores []float64
-	Failed []Failure // images that could not be read
-	Notes  []string  // what is missing on the page, and why
+	Failed []features.Failure // images that could not be read
+	Notes  []string           // what is missing on the page, and why
 }
 
 // MostVerdicts bounds how many images the pages of Verdicts show.
 const MostVerdicts = 20_000
 
+// VerdictsOf says what a detector's threshold costs; the rest is the caller's. ByPValue is as
+// in Verdicts.
+func VerdictsOf(d *detector.Detector, byPValue bool) Verdicts {
+	v := Verdicts{Classes: d.Classes, Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.CalibrationScores, ByPValue: byPValue}
+	if !byPValue {
+		return v
+	}
+	v.Calibration = nil
+	for c := range d.Classes {
+		if s := d.ScoresOf(c); len(d.Folds) == 0 && (v.Calibration == nil || len(s) < len(v.Calibration)) {
+			v.Calibration = s
+		}
+	}
+	return v
+}
+
 // Verdict is a judged image and what explains its verdict.
 type Verdict struct {
-	Image                     images.Picture // Label is the class that a person gave it; "" if unknown
-	Class                     string
-	Confidence, Score, PValue float64
-	OOD                       bool
-	Why                       string // one sentence in plain words
-	Parts                     []Part
-	Nearest                   []Neighbour // training images, the nearest first
-	Where                     *Map        // nil for none
+	Image images.Picture // Label is the class that a person gave it; "" if unknown
+	detector.Verdict
+	detector.Explanation
 }
-
-// Part is one part of the score of an image.
-type Part struct {
-	Name    string
-	Value   float64 // standard deviations from the mean of the calibration images; negative is stranger
-	Meaning string  // what the part measures, in plain words
-}
-
-// Neighbour is a training image near to a judged one.
-type Neighbour struct {
-	Image    images.Picture
-	Class    string
-	Distance float64
-}
-
-// Map says for each cell of a grid over an image how far that region made the score
-// fall: how much higher the score is while the cell is covered. Negative: covering
-// the cell makes the score lower.
-type Map struct {
-	Width, Height int
-	Values        []float32 // row after row, from the top left
-	// Area is the part of the picture that the grid covers: left, top, right and
-	// bottom as shares of the picture's width and height. Zero means all of it.
-	Area [4]float64
-}
-
-// Failure is an image that could not be read.
-type Failure struct{ Path, Error string }
 
 // failures are those of images that could not be read, as a page lists them.
 type failures struct {
-	Shown []Failure
+	Shown []features.Failure
 	Total int
 }
 
 const mostFailed = 1000 // failures that a page lists
 
 // failed lists failures, and links to the list.
-func (l *layout) failed(all []Failure) failures {
+func (l *layout) failed(all []features.Failure) failures {
 	f := failures{Total: len(all)}
 	if f.Total > 0 {
 		l.Links = append(l.Links, link{"failed", fmt.Sprintf("Not read (%d)", f.Total)})
 	}
 	for _, one := range all[:min(f.Total, mostFailed)] {
-		f.Shown = append(f.Shown, Failure{strings.ToValidUTF8(one.Path, "\ufffd"), strings.ToValidUTF8(one.Error, "\ufffd")})
+		f.Shown = append(f.Shown, features.Failure{Path: strings.ToValidUTF8(one.Path, "\ufffd"), Error: strings.ToValidUTF8(one.Error, "\ufffd")})
 	}
 	return f
 }

@@ -13,8 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
@@ -49,14 +51,14 @@ func judged(n int) Verdicts {
 		score := random.NormFloat64() - 2*float64(i%2)
 		below, _ := slices.BinarySearch(v.Calibration, score)
 		item := Verdict{
-			Image: images.Picture{Path: fmt.Sprintf("photos/%04d.jpg", i), Decode: drawing(i)}, Class: v.Classes[i%3],
-			Confidence: random.Float64(), Score: score, PValue: float64(1+below) / 200, OOD: score < v.Threshold,
-			Why: "It is far from every class.",
-			Parts: []Part{{"mds++", score - 1, "how far it is from the centre of its class"}, {"head", score, "how sure the head is"},
-				{"neighbours", -score / 2, fmt.Sprintf("it has %d neighbours", i)}},
+			Image:   images.Picture{Path: fmt.Sprintf("photos/%04d.jpg", i), Decode: drawing(i)},
+			Verdict: detector.Verdict{Class: v.Classes[i%3], Confidence: random.Float64(), Score: score, PValue: float64(1+below) / 200, OOD: score < v.Threshold},
+			Explanation: detector.Explanation{Why: "It is far from every class.", Parts: []detector.ScorePart{
+				{Name: "mds++", Deviations: score - 1, Meaning: "how far it is from the centre of its class"}, {Name: "head", Deviations: score, Meaning: "how sure the head is"},
+				{Name: "neighbours", Deviations: -score / 2, Meaning: fmt.Sprintf("it has %d neighbours", i)}}},
 		}
 		for k := range 3 {
-			near := Neighbour{images.Picture{Path: fmt.Sprintf("train/%d.jpg", (i+k)%5), Decode: drawing(100 + (i+k)%5)}, v.Classes[k], 1 + float64(k)/3}
+			near := detector.Neighbour{Image: images.Picture{Path: fmt.Sprintf("train/%d.jpg", (i+k)%5), Decode: drawing(100 + (i+k)%5)}, Class: v.Classes[k], Distance: 1 + float64(k)/3}
 			if (i+k)%5 == 4 {
 				near.Image.Decode = unreadable
 			}
@@ -64,7 +66,7 @@ func judged(n int) Verdicts {
 		}
 		switch i % 6 {
 		case 1:
-			item.Where = &Map{Width: 4, Height: 3, Values: []float32{0, 0, 0, 0, 0, 1, .5, 0, 0, -1, 0, float32(math.NaN())}, Area: [4]float64{.1, 0, .9, 1}}
+			item.Where = &detector.Map{Width: 4, Height: 3, Values: []float32{0, 0, 0, 0, 0, 1, .5, 0, 0, -1, 0, float32(math.NaN())}, Area: [4]float64{.1, 0, .9, 1}}
 		case 3:
 			item.Image.Label = "tulip"
 		}
@@ -73,7 +75,7 @@ func judged(n int) Verdicts {
 		}
 		v.Items = append(v.Items, item)
 	}
-	v.Failed = []Failure{{"photos/broken.jpg", "it is cut short"}}
+	v.Failed = []features.Failure{{Path: "photos/broken.jpg", Error: "it is cut short"}}
 	return v
 }
 
@@ -286,12 +288,12 @@ func TestHostileVerdicts(t *testing.T) {
 	const evil = "<script>alert(\"1\")</script>&../'%$\xff\n"
 	v := judged(2)
 	v.Title, v.Detector, v.Classes, v.Notes = evil, evil, []string{evil}, []string{evil}
-	v.Commands, v.Facts, v.Failed = []string{evil}, []evaluation.Fact{{Name: evil, Value: evil}}, []Failure{{evil, evil}}
+	v.Commands, v.Facts, v.Failed = []string{evil}, []evaluation.Fact{{Name: evil, Value: evil}}, []features.Failure{{Path: evil, Error: evil}}
 	for i := range v.Items {
 		item := &v.Items[i]
 		item.Image.Path, item.Image.Label, item.Class, item.Why = evil, evil, evil, evil
-		item.Parts = []Part{{evil, math.NaN(), evil}, {evil, math.Inf(-1), evil + "2"}}
-		item.Nearest = []Neighbour{{images.Picture{Path: evil, Label: evil}, evil, math.NaN()}}
+		item.Parts = []detector.ScorePart{{Name: evil, Adds: math.NaN(), Deviations: math.NaN(), Meaning: evil}, {Name: evil, Deviations: math.Inf(-1), Meaning: evil + "2"}}
+		item.Nearest = []detector.Neighbour{{Image: images.Picture{Path: evil, Label: evil}, Class: evil, Distance: math.NaN()}}
 		item.PValue, item.Confidence = math.NaN(), math.NaN()
 	}
 	page := writeVerdictPages(t, filepath.Join(t.TempDir(), "page.html"), v)

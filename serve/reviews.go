@@ -283,15 +283,8 @@ func (m *reviewRequests) thresholds(ctx context.Context, r *http.Request) (any, 
 		return nil, err
 	}
 	defer d.Release()
-	v := report.Verdicts{Threshold: d.Threshold, MaxFalseAlarms: 1 - d.TargetTPR, Calibration: d.CalibrationScores, Scores: []float64{}}
-	if v.ByPValue = d.ByClass != nil || len(d.Folds) > 0; v.ByPValue {
-		v.Calibration = nil
-		for c := range d.Classes {
-			if scores := d.ScoresOf(c); len(d.Folds) == 0 && (v.Calibration == nil || len(scores) < len(v.Calibration)) {
-				v.Calibration = scores
-			}
-		}
-	}
+	v := report.VerdictsOf(d.Detector, d.ByClass != nil || len(d.Folds) > 0)
+	v.Scores = []float64{}
 	if m.store != nil {
 		list, err := m.store.List(ctx, store.Query{Detector: d.SHA256, Limit: mostScores})
 		if err != nil {

@@ -133,7 +133,7 @@ func TestAddAClass(t *testing.T) {
 		t.Errorf("%s%s", out, stderr)
 	}
 	out, _ = call(t, done, "show", "third.safetensors", "--json")
-	var shown summaryJSON
+	var shown shownJSON
 	if err := json.Unmarshal([]byte(out), &shown); err != nil || len(shown.Features) != 3 || len(shown.Classes) != 4 || *shown.Classes[1].Train != 48 {
 		t.Errorf("%v %s", err, out)
 	}

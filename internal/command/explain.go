@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -76,12 +77,12 @@ type page struct {
 	file     string
 	detector *pipeline.Detector
 	label    func(pipeline.Judgement) string // that a person gave; "" if unknown
-	alarms   float64                         // that the threshold was set for; 0 if unknown
 	byPValue bool
+	alarms   float64 // that the threshold was set for; 0 if unknown
 
 	kept        []pipeline.Judgement
 	scores      []float64 // of all images, or their p-values
-	failed      []report.Failure
+	failed      []features.Failure
 	unread, ood int
 }
 
@@ -102,7 +103,7 @@ func moreSurprising(a, b pipeline.Judgement) int {
 func (p *page) add(j pipeline.Judgement) {
 	if j.Err != nil {
 		if p.unread++; len(p.failed) < report.MostVerdicts {
-			p.failed = append(p.failed, report.Failure{Path: j.Path, Error: text(j.Err)})
+			p.failed = append(p.failed, features.Failure{Path: j.Path, Error: text(j.Err)})
 		}
 		return
 	}
@@ -151,20 +152,9 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []evaluat
 	for k, i := range at {
 		p.kept[i].Explanation = &all[k]
 	}
-	d := p.detector
-	v := report.Verdicts{
-		Facts: facts, Commands: []string{line}, Detector: d.File(), Classes: d.Classes,
-		Threshold: d.Threshold, MaxFalseAlarms: p.alarms, Calibration: d.CalibrationScores,
-		ByPValue: p.byPValue, Scores: p.scores, Failed: p.failed, Notes: notes,
-	}
-	if p.byPValue {
-		v.Calibration = nil
-		for c := range d.Classes {
-			if s := d.ScoresOf(c); len(d.Folds) == 0 && (v.Calibration == nil || len(s) < len(v.Calibration)) {
-				v.Calibration = s
-			}
-		}
-	}
+	v := report.VerdictsOf(p.detector, p.byPValue)
+	v.Facts, v.Commands, v.Detector, v.MaxFalseAlarms = facts, []string{line}, p.detector.File(), p.alarms
+	v.Scores, v.Failed, v.Notes = p.scores, p.failed, notes
 	if p.unread > len(p.failed) {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d images could not be read; the first %d are listed", p.unread, len(p.failed)))
 	}
@@ -186,28 +176,7 @@ func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
 		defer cancel()
 		return j.Image(ctx, preprocess.DecodeOptions{MaxPixels: mostThumbnailPixels})
 	}
-	e := j.Explanation
-	v := report.Verdict{
-		Image: images.Picture{Path: j.Path, Label: p.label(j), Decode: decode},
-		Class: j.Class, Confidence: j.Confidence, Score: j.Score, PValue: j.PValue, OOD: j.OOD, Why: e.Why,
-	}
-	for _, part := range e.Parts {
-		value := part.Deviations
-		if math.IsNaN(value) { // of older detectors
-			value = part.Adds
-		}
-		v.Parts = append(v.Parts, report.Part{Name: part.Name, Value: value, Meaning: part.Meaning})
-	}
-	for _, n := range e.Nearest {
-		if n.Image.Path == "" {
-			n.Image.Path = fmt.Sprintf("row %d", n.Row)
-		}
-		v.Nearest = append(v.Nearest, report.Neighbour{Image: n.Image, Class: n.Class, Distance: n.Distance})
-	}
-	if m := e.Where; m != nil {
-		v.Where = &report.Map{Width: m.Width, Height: m.Height, Values: m.Values, Area: m.Area}
-	}
-	return v
+	return report.Verdict{Image: images.Picture{Path: j.Path, Label: p.label(j), Decode: decode}, Verdict: j.Verdict, Explanation: *j.Explanation}
 }
 
 // pageFacts lists what a reader needs to repeat a run of detect.

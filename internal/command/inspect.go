@@ -84,6 +84,7 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	page := report.Inspection{
 		Classes:  r.Classes,
 		Overlaps: r.Overlaps,
+		Failed:   r.Failed,
 		Lead:     []string{inspectionLead(r)},
 		Notes:    inspectionNotes(r),
 		Commands: []string{line},
@@ -113,9 +114,6 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	}
 	for _, odd := range r.Odd[:min(len(r.Odd), mostShown)] {
 		page.Odd = append(page.Odd, report.Finding{Image: r.Images[odd.Row], What: odd.What})
-	}
-	for _, f := range r.Failed {
-		page.Failed = append(page.Failed, report.Failure{Path: f.Path, Error: f.Error})
 	}
 	return page
 }

@@ -11,6 +11,15 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
+// shownJSON is what show --json prints, as a program reads it.
+type shownJSON struct {
+	summaryJSON
+	Classes []struct {
+		Train *int     `json:"train"`
+		Right *float64 `json:"right"`
+	} `json:"classes"`
+}
+
 // TestShowOldDetectors: show has something to say of the files of all formats, and its
 // page says what they lack.
 func TestShowOldDetectors(t *testing.T) {
@@ -30,7 +39,7 @@ func TestShowOldDetectors(t *testing.T) {
 			t.Errorf("%s: the command is wrong\n%s", file, out)
 		}
 		out, _ = call(t, done, "show", file, "--json", "--out", "old.html")
-		var shown summaryJSON
+		var shown shownJSON
 		if err := json.Unmarshal([]byte(out), &shown); err != nil {
 			t.Fatal(err)
 		}
