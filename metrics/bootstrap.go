@@ -60,6 +60,7 @@ type Bootstrap struct {
 	id      int   // images
 	ood     []int // of each set
 	methods [][]ranking
+	results [][][]Result // of each method, by resample, of each set, and their means; see Intervals
 }
 
 // NewBootstrap returns a Bootstrap without methods.
@@ -97,8 +98,7 @@ func (b *Bootstrap) Add(runs ...Scores) {
 // Intervals returns the intervals of each method. The only error is that of a
 // cancelled context.
 func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
-	sets := len(b.ood)
-	results := make([][][]Result, len(b.methods)) // by resample, of each set, and their means
+	results := make([][][]Result, len(b.methods))
 	for m := range results {
 		results[m] = make([][]Result, b.o.Resamples)
 	}
@@ -116,22 +116,38 @@ func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.results = results
 	all := make([]Estimate, len(b.methods))
 	for m := range all {
-		each := make([]Intervals, sets+1)
-		for s := range each {
-			for i, to := range each[s].values() {
-				column := make([]float64, b.o.Resamples)
-				for k := range results[m] {
-					column[k] = *results[m][k][s].values()[i]
-				}
-				slices.Sort(column)
-				*to = Interval{quantile(column, (1-b.o.Level)/2), quantile(column, (1+b.o.Level)/2)}
-			}
-		}
-		all[m] = Estimate{each[:sets:sets], each[sets]}
+		all[m] = b.estimate(func(resample, set, metric int) float64 { return *results[m][resample][set].values()[metric] })
 	}
 	return all, nil
+}
+
+// Difference returns the intervals of the metrics of method i minus those of method j, in
+// the order of Add. In each resample both are measured on the same images, so that what
+// makes an image hard for both does not widen them (paired bootstrap). It panics
+// before Intervals has returned.
+func (b *Bootstrap) Difference(i, j int) Estimate {
+	return b.estimate(func(resample, set, metric int) float64 {
+		return *b.results[i][resample][set].values()[metric] - *b.results[j][resample][set].values()[metric]
+	})
+}
+
+// estimate returns the intervals of values of all resamples; those after the last set are the means.
+func (b *Bootstrap) estimate(value func(resample, set, metric int) float64) Estimate {
+	sets, column := len(b.ood), make([]float64, b.o.Resamples)
+	each := make([]Intervals, sets+1)
+	for s := range each {
+		for i, to := range each[s].values() {
+			for k := range column {
+				column[k] = value(k, s, i)
+			}
+			slices.Sort(column)
+			*to = Interval{quantile(column, (1-b.o.Level)/2), quantile(column, (1+b.o.Level)/2)}
+		}
+	}
+	return Estimate{each[:sets:sets], each[sets]}
 }
 
 func (r *Result) values() []*float64 {

@@ -265,3 +265,39 @@ func BenchmarkBootstrap(b *testing.B) {
 		}
 	}
 }
+
+// TestDifference: a method does not differ from itself, and two that err on the same images
+// are told apart by a difference that their own intervals would hide.
+func TestDifference(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(11, 11))
+	scores := func(n int, mean float64) (one, other []float64) {
+		for range n {
+			x := random.NormFloat64() + mean
+			one, other = append(one, x), append(other, x+0.5*random.NormFloat64())
+		}
+		return one, other
+	}
+	var a, b metrics.Scores
+	a.ID, b.ID = scores(300, 1.5)
+	ood, noisy := scores(300, 0)
+	a.OOD, b.OOD = [][]float64{ood}, [][]float64{noisy}
+	boot := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 200})
+	boot.Add(a)
+	boot.Add(b)
+	each, err := boot.Intervals(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := boot.Difference(0, 0).Mean.AUROC; d != (metrics.Interval{}) {
+		t.Errorf("a method differs from itself by %v", d)
+	}
+	d, back := boot.Difference(0, 1).Mean.AUROC, boot.Difference(1, 0).Mean.AUROC
+	if math.Abs(d.Low+back.High) > 1e-12 || math.Abs(d.High+back.Low) > 1e-12 {
+		t.Errorf("the differences are %v and, the other way round, %v", d, back)
+	}
+	overlap := each[1].Mean.AUROC.High - each[0].Mean.AUROC.Low
+	if want := metrics.Evaluate(a.ID, ood).AUROC - metrics.Evaluate(b.ID, noisy).AUROC; !(d.Low > 0 && d.Low < want && want < d.High && overlap > 0) {
+		t.Errorf("the difference %g has the interval %v; the intervals overlap by %g", want, d, overlap)
+	}
+}

@@ -265,7 +265,7 @@ func TestSmallest(t *testing.T) {
 		{Method: "msp", Seed: "mean", Group: metrics.Far, Dataset: "texture", NID: 10, NOOD: 5, Result: metrics.Result{AUROC: 0.75}, IDAcc: math.NaN()},
 		{Method: "msp", Seed: "mean", Group: metrics.Far, Dataset: "mean", NID: 10, NOOD: 5, Result: metrics.Result{AUROC: 0.75}, IDAcc: math.NaN()},
 	}})
-	for _, want := range []string{"75.00", "On far-OOD msp is best"} {
+	for _, want := range []string{"75.00", "On far-OOD msp has a mean AUROC of 75.00%"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

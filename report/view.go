@@ -121,7 +121,7 @@ func (v *view) overall(method string) float64 {
 func (v *view) chooseStyles() {
 	ranked := slices.Clone(v.methods)
 	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
-	v.GalleryMethod = ranked[0]
+	v.GalleryMethod = cmp.Or(v.Own, v.methods[0])                                                           // and not the one that does best on these images
 	if at := slices.Index(ranked, v.methods[0]); at >= len(lineStyles) {
 		ranked[len(lineStyles)-1] = v.methods[0]
 	}
@@ -150,15 +150,13 @@ func sets(rows []metrics.Measurement, group string) []string {
 
 // lead writes the question and the answer at the top of the page.
 func (v *view) lead() {
-	var sought, answers []string
+	var sought []string
 	for _, group := range groups(v.Results) {
 		sought = append(sought, fmt.Sprintf("%s-OOD (%s)", group, strings.Join(sets(v.Results, group), ", ")))
-		if m, value, ok := v.winner(func(m string) Value { return v.results.value(AUROC, m, group, "mean") }); ok {
-			answers = append(answers, fmt.Sprintf("on %s-OOD %s is best with a mean AUROC of %s%%", group, m, percent(value)))
-		}
 	}
 	v.Page.Lead = []string{fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from out-of-distribution (OOD) images, which are of none of them: %s?",
 		v.idName(), count(v.Results[0].NID), strings.Join(sought, " and "))}
+	answers := v.Findings()
 	if m, value, ok := v.winner(v.results.accuracy); ok {
 		// All scores of one network have its accuracy.
 		alike := slices.DeleteFunc(slices.Clone(v.methods), func(m string) bool { return percent(v.results.accuracy(m).Mean) != percent(value) })
@@ -168,11 +166,9 @@ func (v *view) lead() {
 		case len(alike) > 1:
 			m = strings.Join(alike, ", ")
 		}
-		answers = append(answers, fmt.Sprintf("the highest accuracy on the training classes is %s%% (%s)", percent(value), m))
+		answers = append(answers, fmt.Sprintf("The highest accuracy on the training classes is %s%% (%s).", percent(value), m))
 	}
-	if len(answers) > 0 {
-		v.Page.Answer = strings.ToUpper(answers[0][:1]) + strings.Join(answers, "; ")[1:] + "."
-	}
+	v.Page.Answer = strings.Join(answers, " ")
 }
 
 // winner is the method with the highest value.

@@ -112,6 +112,9 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	course.end()
+	if n := len(w.opts.Detector.CalibrationScores); evaluation.FewForDrift(n) {
+		fmt.Fprintf(s.Err, "drift: note: the detector has %s: a small part of images that is different from the first one on may never be noticed\n", count(n, "calibration image"))
+	}
 	if w.page != "" {
 		if err := report.WriteDrift(w.page, course.page(w.file, w.by, w.line())); err != nil {
 			return err

@@ -165,14 +165,18 @@ func (e *evaluating) run(ctx context.Context, s Streams) error {
 // compare evaluates the methods and prints what was found.
 func (e *evaluating) compare(ctx context.Context, s Streams) error {
 	opts := e.opts
+	var published []report.Line
 	if e.leaderboard != "" {
 		board, err := report.ReadLeaderboard(e.leaderboard)
 		if err != nil {
 			return err
 		}
-		opts.Report = func(e *evaluation.Evaluation) error {
-			return report.Write(opts.Out, e, report.Benchmarks(nil, board)...)
-		}
+		published = report.Benchmarks(nil, board)
+	}
+	var findings []string
+	opts.Report = func(e *evaluation.Evaluation) error {
+		findings = e.Findings()
+		return report.Write(opts.Out, e, published...)
 	}
 	opts.Commands, opts.Facts = []string{e.line()}, madeBy()
 	progress := e.progress(s, "")
@@ -187,6 +191,9 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 		return err
 	}
 	text := resultsText(results, filepath.Join(opts.Out, "report.html"))
+	for _, f := range findings {
+		text += Printable(f) + "\n"
+	}
 	if reliability != nil {
 		text += reliabilityText(*reliability)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/report"
 )
@@ -453,6 +454,9 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 			text += fmt.Sprintf("\nthresholds by class, the largest %.4f, the smallest %.4f; what follows is of the class with the fewest calibration images", largestThreshold(d, 1), -largestThreshold(d, -1))
 		}
 		text += fmt.Sprintf("\nlong-run false alarms of this threshold: %.2g%% to %.2g%% of in-distribution images (95%% confidence interval)", 100*r.FalseAlarms[0], 100*r.FalseAlarms[1])
+	}
+	if r.Threshold != nil && evaluation.FewForDrift(len(d.CalibrationScores)) {
+		text += fmt.Sprintf("\ndrift: with %s, a small part of images that is different from the first one on may never be noticed", count(len(d.CalibrationScores), "calibration image"))
 	}
 	if r.NoAssessment != "" {
 		text += "\n" + r.NoAssessment

@@ -53,3 +53,8 @@ func DriftCalibrationOf(d *detector.Detector) DriftCalibration {
 	}
 	return c
 }
+
+// FewForDrift reports whether so many calibration images are too few to rely on noticing a
+// stream of which a small part is different from its first image on. docs/drift.md has
+// measurements.
+func FewForDrift(calibration int) bool { return calibration < 1000 }

@@ -68,6 +68,7 @@ type stream struct {
 	Calibration, Calm int     // how many scores
 	Shift             float64 // in standard deviations
 	Until             int     // how many scores come after the shift at most
+	Share             float64 // of the scores that are lower; 0 means all
 }
 
 // Run returns after how many scores of the stream the alarm of chance alpha comes, 0 if
@@ -82,7 +83,7 @@ func (s stream) Run(m method, alpha float64, seed uint64, each func(t int, log f
 	add := m.Start(calibration, seed)
 	for t := 1; t <= s.Calm+s.Until; t++ {
 		score := rng.NormFloat64()
-		if t > s.Calm {
+		if t > s.Calm && (s.Share == 0 || rng.Float64() < s.Share) {
 			score -= s.Shift
 		}
 		log := add(score)

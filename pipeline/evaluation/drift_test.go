@@ -311,3 +311,30 @@ func TestWatch(t *testing.T) {
 		}
 	}
 }
+
+// TestFromTheFirstImage prints when a stream is noticed of which a tenth is lower from the
+// first image on: rarely with 200 calibration images. There is nothing else to compare with.
+func TestFromTheFirstImage(t *testing.T) {
+	t.Parallel()
+	runs, missed := 200, map[int]int{}
+	if testing.Short() {
+		runs = 20
+	}
+	for _, n := range []int{200, 400, 1000, 4000} {
+		for _, shift := range []float64{1, 2, 3} {
+			s := stream{Calibration: n, Shift: shift, Share: 0.1, Until: 4000}
+			delays := s.Delays(ours, 0.01, runs)
+			late := 0
+			for _, d := range delays {
+				if d == s.Until {
+					late++
+				}
+			}
+			missed[n] += late
+			t.Logf("%d calibration images, a tenth %g deviations lower: not within 4,000 images in %d of %d runs, median %d", n, shift, late, runs, delays[len(delays)/2])
+		}
+	}
+	if missed[200] <= missed[1000] || evaluation.FewForDrift(1000) || !evaluation.FewForDrift(200) {
+		t.Errorf("not noticed with so many calibration images: %v", missed)
+	}
+}

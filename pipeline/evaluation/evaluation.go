@@ -14,6 +14,11 @@ type Evaluation struct {
 	Results []metrics.Measurement
 	// Intervals are confidence intervals of the means.
 	Intervals []Interval
+	// Differences are those of every two methods, each pair once; nil without intervals.
+	Differences []Difference
+	// Own is the method that the detector judges by, or would by default; "" if it is
+	// not among the methods.
+	Own string
 	// Confidence says what the intervals are, such as "95% of 1,000 resamples".
 	Confidence string
 

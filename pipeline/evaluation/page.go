@@ -12,13 +12,14 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // report writes what the folder needs to be compared with, and has the report written.
 func (e *evaluation) report(ctx context.Context, results []metrics.Measurement) error {
 	id := e.id.Sets[0]
 	r := &Evaluation{
-		Results: results, Classes: e.train.Classes, Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands, Against: e.earlier,
+		Results: results, Own: e.own(), Classes: e.train.Classes, Labels: e.idLabels, Runs: e.runs, Commands: e.opts.Commands, Against: e.earlier,
 		Facts: append(slices.Clone(e.opts.Facts),
 			Fact{Name: "training features", Value: strings.Join(e.train.Dirs, ", ")},
 			Fact{Name: "seeds", Value: strings.Trim(fmt.Sprint(e.train.Options.Seeds), "[]")},
@@ -53,9 +54,12 @@ func (e *evaluation) report(ctx context.Context, results []metrics.Measurement) 
 	r.Train = &train
 	if n := e.opts.Bootstrap; n > 0 {
 		r.Confidence = fmt.Sprintf("95%% of %d resamples", n)
-		if r.Intervals, err = e.intervals(ctx, n); err != nil {
+		if r.Intervals, r.Differences, err = e.intervals(ctx, n, results); err != nil {
 			return err
 		}
+	}
+	if err := r.saveDifferences(e.opts.Out); err != nil {
+		return err
 	}
 	if e.opts.Report == nil {
 		return nil
@@ -104,8 +108,21 @@ func sameFolder(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// intervals are those of every method on every set and group.
-func (e *evaluation) intervals(ctx context.Context, resamples int) (all []Interval, err error) {
+// own is the method that the detector judges by, or would by default, if it was measured.
+func (e *evaluation) own() string {
+	name := detector.JoinedScore
+	if e.opts.Detector != nil {
+		name = e.opts.Detector.ScoreName()
+	}
+	if !slices.Contains(e.opts.Methods, name) {
+		return ""
+	}
+	return name
+}
+
+// intervals are those of every method on every set and group, and of the difference of every two methods.
+func (e *evaluation) intervals(ctx context.Context, resamples int, results []metrics.Measurement) (all []Interval, differences []Difference, err error) {
+	found := Evaluation{Results: results}
 	for _, group := range []string{metrics.Near, metrics.Far} {
 		var names []string
 		for _, o := range e.opts.OOD {
@@ -125,12 +142,12 @@ func (e *evaluation) intervals(ctx context.Context, resamples int) (all []Interv
 				}
 				var s metrics.Scores
 				if s.ID, err = run.Scores("id"); err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 				for _, name := range names {
 					ood, err := run.Scores(name)
 					if err != nil {
-						return nil, err
+						return nil, nil, err
 					}
 					s.OOD = append(s.OOD, ood)
 				}
@@ -140,13 +157,17 @@ func (e *evaluation) intervals(ctx context.Context, resamples int) (all []Interv
 		}
 		estimates, err := bootstrap.Intervals(ctx)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		_, auroc := found.means(group)
 		for i, method := range e.opts.Methods {
+			for j, other := range e.opts.Methods[:i] {
+				differences = append(differences, Difference{method, other, group, auroc[method] - auroc[other], bootstrap.Difference(i, j).Mean.AUROC})
+			}
 			for s, name := range append(names, "mean") {
 				all = append(all, Interval{Method: method, Group: group, Dataset: name, Intervals: append(estimates[i].Each, estimates[i].Mean)[s]})
 			}
 		}
 	}
-	return all, nil
+	return all, differences, nil
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -97,15 +98,19 @@ func (t *Data) folds(n int, seed uint64) [][]int {
 	return slices.DeleteFunc(folds, func(rows []int) bool { return len(rows) == 0 })
 }
 
-// onePerGroup returns the first row of each group: copies would count twice.
+// onePerGroup draws one row of each group, by the seed, as calibrationRows does: copies
+// would count twice, and the first row of a group may be unlike the others.
 func (t *Data) onePerGroup(rows []int) []int {
 	if t.groups == nil {
 		return rows
 	}
-	seen := map[int]bool{}
-	return slices.DeleteFunc(slices.Clone(rows), func(row int) bool {
-		again := seen[t.groups[row]]
-		seen[t.groups[row]] = true
-		return again
-	})
+	groups := make([]int, len(rows))
+	for i, row := range rows {
+		groups[i] = t.groups[row]
+	}
+	drawn := features.OneOfEach(groups, t.Options.Seeds[0])
+	for i, at := range drawn {
+		drawn[i] = rows[at]
+	}
+	return drawn
 }

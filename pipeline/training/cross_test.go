@@ -79,8 +79,14 @@ func TestFolds(t *testing.T) {
 	for row := range data.groups {
 		data.groups[row] = row &^ 2 // rows 0 and 2, 1 and 3, 4 and 6, … of one class
 	}
+	firsts := 0 // rows that calibrate and are the first of their groups
 	for _, rows := range data.folds(4, 1) {
 		kept := data.onePerGroup(rows)
+		for _, row := range kept {
+			if row&2 == 0 {
+				firsts++
+			}
+		}
 		for _, row := range rows {
 			if other := row ^ 2; other < 22 && !slices.Contains(rows, other) {
 				t.Errorf("rows %d and %d of a group are in two folds", row, other)
@@ -89,6 +95,9 @@ func TestFolds(t *testing.T) {
 				t.Errorf("rows %d and %d of a group both calibrate", row, row^2)
 			}
 		}
+	}
+	if firsts < 2 || firsts > 10 {
+		t.Errorf("the first row calibrates in %d of 12 groups, and each should as often as the second", firsts)
 	}
 }
 

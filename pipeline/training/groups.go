@@ -156,6 +156,11 @@ func (t *Data) warnOfGroups() {
 			"%d of %d images have features that are identical or nearly identical to those of another image: such groups of images stay in one part of the split, and one image of each group is used for calibration",
 			t.copies, t.labelled()))
 	}
+	if groups := t.groupsOfCopies(); t.copies > 0 && groups*fewGroups < t.labelled() {
+		t.Warnings = append(t.Warnings, fmt.Sprintf(
+			"the features have few different values: %d images are %d groups of identical or nearly identical features; few groups calibrate, and since images of a group get the same score, far fewer images may be flagged than the threshold allows",
+			t.labelled(), groups))
+	}
 	if t.Options.Calibration.fraction() == 0 {
 		return
 	}
@@ -169,6 +174,20 @@ func (t *Data) warnOfGroups() {
 			"%d of %d images belong to %d classes that have one image or one group of images each: they cannot be used for calibration, so that the bound on false alarms holds for images of the other classes; if new images come from all classes equally often, up to %.3g%% may be flagged",
 			n, t.labelled(), len(classes), 100*(share+(1-share)*(1-t.Options.TargetTPR))))
 	}
+}
+
+// fewGroups is how many images a group may have in the mean before training warns of it.
+const fewGroups = 5
+
+// groupsOfCopies counts the groups of labelled rows, each alone without one.
+func (t *Data) groupsOfCopies() int {
+	groups := map[int]bool{}
+	for row, y := range t.Labels {
+		if y >= 0 && t.groups != nil {
+			groups[t.groups[row]] = true
+		}
+	}
+	return len(groups)
 }
 
 // labelled counts the rows with a label.

@@ -32,7 +32,7 @@ func TestTrainScores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{detector.HeadScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation"} {
+	for _, name := range []string{detector.HeadScore, "ensemble", "ensemble(mlrbfn,knn,odin)", "ensemble(mds,knn)", "vim", "relation", "gen"} {
 		opts := defaultHead(set("train"))
 		opts.Score, opts.Calibration.Features = name, set("val")
 		d, result, err := Train(context.Background(), opts)
@@ -49,6 +49,9 @@ func TestTrainScores(t *testing.T) {
 		}
 		verdicts := d.Verdicts(fresh)
 		judge := loaded.VerdictFunc()
+		if far := slices.ContainsFunc(result.Warnings, func(w string) bool { return strings.Contains(w, "no guard against far") }); far != (name == "gen") {
+			t.Errorf("%s: warned of far images: %v: %q", name, far, result.Warnings)
+		}
 		flagged := 0
 		for i, v := range verdicts {
 			if again := judge(fresh[i*d.Dim() : (i+1)*d.Dim()])[0]; math.Abs(again.Score-v.Score) > 1e-9*(1+math.Abs(v.Score)) || again.Class != v.Class {

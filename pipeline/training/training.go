@@ -113,6 +113,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
 	data.promise(result, d)
+	if err := raw.warnOfFar(ctx, result, d); err != nil {
+		return nil, nil, err
+	}
 	result.HeldOut = raw.heldOut
 	if d.Validation, err = raw.validate(ctx, d); err != nil {
 		return nil, nil, err
