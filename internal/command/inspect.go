@@ -32,12 +32,13 @@ func addInspect(c *command) {
 	c.addJSON("print the result as one JSON object")
 	c.addQuiet("show no progress")
 	c.section("running")
+	c.Float64Var(&opts.FalseOutliers, "false-outliers", evaluation.DefaultFalseOutliers, "`SHARE` of the listed outliers that may be none; 1 lists all images, the farthest first")
 	c.IntVar(&opts.Folds, "folds", evaluation.DefaultFolds, "parts for predictions by heads that were fitted without the image")
 	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
 	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
 	c.addCacheFlag()
 	c.StringVar(&opts.Scratch, "scratch", "", "`DIR` for temporary files")
-	c.rare("folds", "seed", "scratch", "images")
+	c.rare("false-outliers", "folds", "seed", "scratch", "images")
 	c.required = []string{"features", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
 		if err := c.noArgs(); err != nil {
@@ -74,7 +75,7 @@ var issueKinds = []struct {
 	{training.Label, "Labels that seem wrong", "A linear head that was fitted without the image gives it another class. The most certain come first.", "labels that seem wrong"},
 	{training.Leak, "Images that the test set has as well", "A detector that was trained on these is tested too kindly.", "images that the test set has as well"},
 	{training.Duplicate, "Copies", "The same image twice, perhaps resized, cropped, mirrored or compressed again.", "copies"},
-	{training.Outlier, "Outliers", "Images that are much farther from every class than the other images of their label.", "outliers"},
+	{training.Outlier, "Outliers", "Images that are much farther from every class than images usually are, whatever their label: none of them is suggested for another class.", "outliers"},
 }
 
 // mostShown is how many images of a kind the page shows.

@@ -19,6 +19,9 @@ import (
 // DefaultFolds is the default of Options.
 const DefaultFolds = 5
 
+// DefaultFalseOutliers is the default of [InspectOptions].
+const DefaultFalseOutliers = .05
+
 // InspectOptions says what to inspect. Only Features is needed.
 type InspectOptions struct {
 	Features []string // feature sets, of the same model
@@ -29,6 +32,10 @@ type InspectOptions struct {
 	NoImages bool
 	// Roots are folders that images may come from; see [images.FeatureSet].
 	Roots []string
+
+	// FalseOutliers is the share of the listed outliers that may be none, in (0, 1]; 0
+	// means DefaultFalseOutliers. 1 lists all labelled rows as outliers, the farthest first.
+	FalseOutliers float64
 
 	Folds  int    // parts for out-of-fold predictions; 0 means DefaultFolds
 	Seed   uint64 // of the folds
@@ -46,6 +53,9 @@ func (o InspectOptions) withDefaults() (InspectOptions, error) {
 	o.Folds = cmp.Or(o.Folds, DefaultFolds)
 	if o.Folds < 2 {
 		return o, options.Errorf("Folds", "%d: there are at least 2", o.Folds)
+	}
+	if o.FalseOutliers = cmp.Or(o.FalseOutliers, DefaultFalseOutliers); !(o.FalseOutliers > 0 && o.FalseOutliers <= 1) {
+		return o, options.Errorf("FalseOutliers", "%g does not lie between 0 and 1", o.FalseOutliers)
 	}
 	if o.Memory == 0 {
 		o.Memory = features.DefaultMemory()
@@ -271,8 +281,7 @@ func (in *inspector) run(ctx context.Context) error {
 		return err
 	}
 	in.addCopies(copies)
-	in.addLabels(out)
-	in.addOutliers(out)
+	in.addLabels(out, in.addOutliers(out))
 	in.addOdd()
 	training.SortIssues(r.Issues)
 	r.Classes = slices.DeleteFunc(r.Classes, func(c InspectedClass) bool { return c.Rows == 0 }) // of test images alone

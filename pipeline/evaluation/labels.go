@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
@@ -25,8 +24,9 @@ import (
 // with two rows at least, as counts of fewer say little. The certainty is that of the
 // Euclidean norm of the odds over all c, scaled to those of labels that are wrong
 // evenly: their maximum misses rows that might be of several classes, as most are where
-// classes have few rows, and their sum lists too many of these.
-func (in *inspector) addLabels(out []prediction) {
+// classes have few rows, and their sum lists too many of these. Rows that are far from
+// every class have no better one, and are left out.
+func (in *inspector) addLabels(out []prediction, far map[int]bool) {
 	r := in.report
 	threshold, counts, right := make([]float64, len(r.Classes)), make([]int, len(r.Classes)), make([]int, len(r.Classes))
 	confused := map[[2]int]int{}
@@ -53,7 +53,7 @@ func (in *inspector) addLabels(out []prediction) {
 	}
 	confident, total := map[[2]int]int{}, make([]int, len(r.Classes)) // by label and class, and by label
 	for i, p := range out {
-		if p.classes[0] < 0 {
+		if p.classes[0] < 0 || far[i] {
 			continue
 		}
 		y := int(in.Labels[i])
@@ -73,7 +73,7 @@ func (in *inspector) addLabels(out []prediction) {
 	var list []seeming
 	for i, p := range out {
 		y := int(in.Labels[i])
-		if p.classes[0] < 0 || int(p.classes[0]) == y {
+		if p.classes[0] < 0 || int(p.classes[0]) == y || far[i] {
 			continue
 		}
 		var most, square float64
@@ -153,40 +153,48 @@ func (j *labelCounts) weight(y, c int) float64 {
 	return j.share(y, c) / j.share(y, y) * j.even
 }
 
-// addOutliers lists rows that are much farther from every class than the rows of
-// their own class usually are: beyond the upper quartile of the logarithmic
-// distance by more than three times the distance between the quartiles (Tukey's
-// outer fence).
-func (in *inspector) addOutliers(out []prediction) {
-	for y, index := range byClass(features.Rows{Labels: in.Labels, Index: labelled(in.Labels[:in.train])}, len(in.Classes)) {
-		var logs []float64
-		for _, i := range index {
-			if d := out[i].distance; d > 0 {
-				logs = append(logs, math.Log(d))
-			}
-		}
-		fence, wide := outerFence(logs)
-		if !(wide > 0) {
-			continue
-		}
-		for _, i := range index {
-			if d := math.Log(out[i].distance); d > fence {
-				in.report.Classes[y].Outliers++
-				// 1/2 at the fence, and nearer to 1 beyond.
-				score := 1 - .5*math.Exp(-(d-fence)/wide)
-				in.report.Issues = append(in.report.Issues, in.issue(i, training.Outlier, score, "", -1))
-			}
+// addOutliers lists rows that are much farther from every class than rows usually are,
+// and returns them. The logarithm of the distance, by densities that were fitted without
+// the row, is taken as normal, with the middle and the upper quartile of all rows: as
+// far as ranks tell they are conformal p-values of rows left out in turn, but the
+// farthest of n rows always has 1/n by its rank, with which no rate of false discoveries
+// below 1 lists anything. Rows of the p-values p(1) ≤ p(2) ≤ … are listed up to the
+// largest i with p(i) ≤ i/n·FalseOutliers (Benjamini and Hochberg 1995).
+func (in *inspector) addOutliers(out []prediction) map[int]bool {
+	var logs []float64
+	for _, p := range out {
+		if p.distance > 0 {
+			logs = append(logs, math.Log(p.distance))
 		}
 	}
-}
-
-func labelled(labels []int64) (rows []int) {
-	for i, y := range labels {
-		if y >= 0 {
-			rows = append(rows, i)
+	far := map[int]bool{}
+	n := len(logs)
+	if n < leastRows {
+		return far
+	}
+	slices.Sort(logs)
+	middle, wide := logs[n/2], logs[n*3/4]-logs[n/2]
+	if !(wide > 0) {
+		return far
+	}
+	const quartile = 0.6744897501960817 // of the normal distribution
+	p := func(log float64) float64 { return .5 * math.Erfc((log-middle)/wide*quartile/math.Sqrt2) }
+	fence := math.Inf(1)
+	for i := 1; i <= n; i++ { // the farthest first
+		if p(logs[n-i]) <= in.FalseOutliers*float64(i)/float64(n) {
+			fence = logs[n-i]
 		}
 	}
-	return rows
+	for i, o := range out {
+		if d := math.Log(o.distance); d >= fence {
+			far[i] = true
+			in.report.Classes[in.Labels[i]].Outliers++
+			// 1/2 at the fence, and nearer to 1 beyond.
+			score := 1 - .5*math.Exp(-(d-fence)/wide)
+			in.report.Issues = append(in.report.Issues, in.issue(i, training.Outlier, score, "", -1))
+		}
+	}
+	return far
 }
 
 // leastRows is from how many values on quartiles are worth something.

@@ -116,13 +116,42 @@ func (in *inspector) outOfFold(ctx context.Context, fold []int) ([]prediction, e
 		if err != nil {
 			return nil, err
 		}
+		part.head, part.fitted = features.Rows{}, nil
+		in.progress("predicting labels", f+1, len(parts))
+	}
+	least := in.leastOwn(out)
+	for f, part := range parts {
+		part.density.Index = slices.DeleteFunc(part.density.Index, func(i int) bool { return out[i].own < least[in.Labels[i]] })
 		if err := in.distances(ctx, part.density, part.test, out); err != nil {
 			return nil, err
 		}
 		parts[f] = folded{}
-		in.progress("predicting labels", f+1, len(parts))
 	}
 	return out, nil
+}
+
+// doubted is the part of a class's rows by which densities are not fitted: those with
+// the least probability of their label. Outliers among them would pull means and, above
+// all, widen the covariance in just their direction, and so hide each other.
+const doubted = 10 // one in so many
+
+// leastOwn returns for each class the least probability of its own that rows have which
+// densities are fitted on.
+func (in *inspector) leastOwn(out []prediction) []float64 {
+	least := make([]float64, len(in.Classes))
+	own := make([]float64, 0, len(out))
+	for y := range least {
+		own = own[:0]
+		for i, p := range out {
+			if int(in.Labels[i]) == y && p.classes[0] >= 0 {
+				own = append(own, p.own)
+			}
+		}
+		if slices.Sort(own); len(own) > 0 {
+			least[y] = own[len(own)/doubted]
+		}
+	}
+	return least
 }
 
 // parts lists the rows inside and outside of each fold that has both.

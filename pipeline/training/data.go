@@ -36,7 +36,9 @@ type Data struct {
 	begin             *head.Linear       // that a residual head begins as, once the rows are conditioned; nil: the class means
 	began             *head.FittedLinear // the same, as it was fitted
 	excluded          int                // rows that Exclude took the label of
+	dropped           int                // hard rows that are in no part of the split
 	relabelled        map[int]int        // what Exclude and Relabel changed; see detector.Detector
+	hard              map[int]bool       // rows of Exclude that may measure and calibrate, and do not train
 	kept              *kept              // of Options.Keep; nil without
 	calibratedOn      []detector.TrainingSet
 	made              []features.Rows // rows of train and validation, until release
@@ -144,6 +146,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	}
 	data.Options.Calibration.Auto = false
 	data.Options.Train = data.Options.Train.Within(data.train.Len())
+	data.dropHard()
 	data.warn()
 	return data, nil
 }
@@ -181,7 +184,7 @@ func (t *Data) correct() error {
 	if lists[0] == nil && lists[1] == nil {
 		return nil
 	}
-	labels, err := CorrectedLabels(t.Labels, t.Classes, t.Sets, lists[0], lists[1])
+	labels, hard, err := CorrectedLabels(t.Labels, t.Classes, t.Sets, lists[0], lists[1])
 	if err != nil {
 		return options.Errorf(cmp.Or(map[bool]string{true: "Exclude"}[t.Options.Exclude != ""], "Relabel"), "%w", err)
 	}
@@ -201,9 +204,39 @@ func (t *Data) correct() error {
 		t.relabelled[i] = int(labels[i])
 	}
 	t.Labels = labels
+	t.hard = hard
 	t.excluded += excluded
-	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, images left out: %d; images given another label: %d", excluded, relabelled))
+	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, copies left out: %d; images given another label: %d", excluded, relabelled))
 	return nil
+}
+
+// dropHard notes the hard rows that are in no part of the split, so that they count as
+// left out, and says where the others are.
+func (t *Data) dropHard() {
+	if len(t.hard) == 0 {
+		return
+	}
+	count := func(rows []int) (n int) {
+		for _, row := range rows {
+			if t.hard[row] {
+				n++
+			}
+		}
+		return n
+	}
+	validation, calibration := count(t.split.Validation), count(t.split.Calibration)+count(t.split.LeftOut)
+	aside := map[int]bool{}
+	for _, row := range slices.Concat(t.split.Validation, t.split.Calibration, t.split.LeftOut) {
+		aside[row] = true
+	}
+	for row := range t.hard {
+		if !aside[row] && t.Labels[row] >= 0 {
+			t.relabelled[row] = -1
+			t.dropped++
+		}
+	}
+	t.Warnings = append(t.Warnings, fmt.Sprintf("images that issues.csv has as wrong labels or outliers: %d are not trained on; %d stay among the validation and %d among the calibration images, since new images will be as hard: without these the threshold would flag too many, and the assessment be too good. If nobody looked through the list, the detector knows easier images than will come",
+		t.dropped, validation, calibration))
 }
 
 // resplit returns the same data with the parts that a seed gives.
@@ -214,6 +247,9 @@ func (t *Data) resplit(seed uint64) (*Data, error) {
 		return t, err
 	}
 	other.leftOut = len(other.split.LeftOut)
+	if len(t.hard) > 0 {
+		other.split.Train = slices.DeleteFunc(slices.Clone(other.split.Train), func(row int) bool { return t.hard[row] })
+	}
 	other.train = t.With(other.split.Train)
 	if t.Held == nil {
 		other.validation = t.With(other.split.Validation)
@@ -396,7 +432,7 @@ func (t *Data) unlabelled() int {
 func (t *Data) rows(calibration int) detector.RowCount {
 	return detector.RowCount{
 		Train: len(t.train.Index), Validation: len(t.validation.Index),
-		Calibration: calibration, LeftOut: t.leftOut, Unlabelled: t.unlabelled(),
+		Calibration: calibration, LeftOut: t.leftOut, Unlabelled: t.unlabelled() + t.dropped,
 	}
 }
 

@@ -123,16 +123,18 @@ func ParseIssues(name string, data []byte) ([]Issue, error) {
 }
 
 // CorrectedLabels returns copies of the labels of feature sets, in their order, with −1 for the
-// rows of exclude, and with the suggested class for those of relabel, as far as they
-// are of the kind Label. An issue belongs to the row that it names if that has its
+// rows of exclude that another row or a test image shows, and with the suggested class
+// for those of relabel, as far as they are of the kind Label. The other rows of exclude are
+// hard: nothing is trained on them, but new images will be as hard, so that they must
+// stay among the rows that measure and calibrate. An issue belongs to the row that it names if that has its
 // path; where images were added or taken away since, to the only row with its path.
-func CorrectedLabels(labels []int64, classes []string, sets []*features.Set, exclude, relabel []Issue) (corrected []int64, err error) {
+func CorrectedLabels(labels []int64, classes []string, sets []*features.Set, exclude, relabel []Issue) (corrected []int64, hard map[int]bool, err error) {
 	paths := make([]string, 0, len(labels))
 	rows := map[string][]int{}
 	for _, set := range sets {
 		images, err := set.Images()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(images) == 0 {
 			images = make([]features.Image, set.N)
@@ -154,13 +156,17 @@ func CorrectedLabels(labels []int64, classes []string, sets []*features.Set, exc
 		}
 		return 0, fmt.Errorf("the features have no image %q", i.Path)
 	}
-	corrected = slices.Clone(labels)
+	corrected, hard = slices.Clone(labels), map[int]bool{}
 	for _, i := range exclude {
 		row, err := find(i)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		corrected[row] = -1
+		if i.Kind == Label || i.Kind == Outlier {
+			hard[row] = true
+		} else {
+			corrected[row] = -1
+		}
 	}
 	for _, i := range relabel {
 		if i.Kind != Label {
@@ -168,13 +174,19 @@ func CorrectedLabels(labels []int64, classes []string, sets []*features.Set, exc
 		}
 		row, err := find(i)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		y := slices.Index(classes, i.Suggested)
 		if y < 0 {
-			return nil, fmt.Errorf("row %d (%q): the suggested class %q is none of the features", i.Row, i.Path, i.Suggested)
+			return nil, nil, fmt.Errorf("row %d (%q): the suggested class %q is none of the features", i.Row, i.Path, i.Suggested)
 		}
 		corrected[row] = int64(y) // also where exclude has it
+		delete(hard, row)
 	}
-	return corrected, nil
+	for row := range hard {
+		if corrected[row] < 0 {
+			delete(hard, row)
+		}
+	}
+	return corrected, hard, nil
 }

@@ -95,14 +95,15 @@ func TestLabels(t *testing.T) {
 	}
 	exclude := []training.Issue{at(0, training.Duplicate, ""), at(2, training.Label, "0")}
 	relabel := []training.Issue{at(2, training.Label, "0"), at(1, training.Outlier, ""), at(3, training.Label, "0")}
-	got, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, exclude, relabel)
+	exclude = append(exclude, at(1, training.Outlier, ""), at(0, training.Label, "1"))
+	got, hard, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, exclude, relabel)
 	want := slices.Clone(labels)
 	want[0], want[2], want[3] = -1, 0, 0
-	if err != nil || !slices.Equal(got, want) || !slices.Equal(labels, set.Labels()) {
-		t.Errorf("%v, want %v: %v", got, want, err)
+	if err != nil || !slices.Equal(got, want) || !slices.Equal(labels, set.Labels()) || len(hard) != 1 || !hard[1] {
+		t.Errorf("%v, want %v; hard %v: %v", got, want, hard, err)
 	}
 	for _, bad := range []training.Issue{at(99, training.Label, "0"), {Row: 0, Path: "absent.png", Kind: training.Label}, at(1, training.Label, "none such")} {
-		if _, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, nil, []training.Issue{bad}); err == nil {
+		if _, _, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, nil, []training.Issue{bad}); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
 	}

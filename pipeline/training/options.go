@@ -41,8 +41,9 @@ type Options struct {
 	GroupBy string
 
 	// Exclude and Relabel are files issues.csv of an inspection of Features, from which
-	// a person may have deleted lines. Images of Exclude are left out; those of
-	// Relabel whose label seemed wrong get the suggested class, even if Exclude has
+	// a person may have deleted lines. Copies and leaks of Exclude are left out; its wrong
+	// labels and outliers are not trained on, but validate and calibrate where they would
+	// without it. Images of Relabel whose label seemed wrong get the suggested class, even if Exclude has
 	// them too.
 	Exclude, Relabel string
 
