@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -67,10 +68,43 @@ func TestByClassKeepsItsPromise(t *testing.T) {
 	}
 }
 
+// TestFitPlattBends: low confidences are right more often than one slope can say.
+func TestFitPlattBends(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(6, 6))
+	truth := Platt{Slope: 0.2, High: 1.2, Offset: 0.1}
+	var logPhi []float64
+	var right []bool
+	for range 20000 {
+		z := 2 + 4*rng.NormFloat64()
+		l := -math.Log1p(math.Exp(-z))
+		logPhi, right = append(logPhi, l), append(right, rng.Float64() < truth.chance(l))
+	}
+	p := FitPlatt(logPhi, right)
+	for _, phi := range []float64{0.01, 0.05, 0.2, 0.5, 0.65, 0.9, 0.99} {
+		if got, want := p.chance(math.Log(phi)), truth.chance(math.Log(phi)); math.Abs(got-want) > 0.02 {
+			t.Errorf("φ = %g has the chance %.3f, want %.3f", phi, got, want)
+		}
+	}
+}
+
+// TestConfidenceVersion: a file whose map an older program would misread has a version
+// that older ones refuse; others keep theirs.
+func TestConfidenceVersion(t *testing.T) {
+	t.Parallel()
+	d := detectorOf(1)
+	for want, p := range map[string]Platt{`"version":4`: {Slope: 0.5, Offset: 1}, `"version":5`: {Slope: 0.5, High: 0.7}} {
+		d.Confidence = &p
+		if text, _, err := d.encode(); err != nil || !strings.Contains(text, want) {
+			t.Errorf("with %+v the file lacks %s, %v", p, want, err)
+		}
+	}
+}
+
 func TestByClassRoundTrip(t *testing.T) {
 	t.Parallel()
 	d := detectorOf(1)
-	d.TargetTPR, d.Confidence = 0.7, &Platt{0.5, -0.25}
+	d.TargetTPR, d.Confidence = 0.7, &Platt{0.5, -0.25, 0.75}
 	if few := d.CalibrateByClass([]float64{5, 1, 3, -1, 2, 0, 7}, []int{0, 0, 0, 1, 0, 2, 1}); !slices.Equal(few, []int{1, 2}) {
 		t.Fatalf("classes %v have too few", few)
 	}
@@ -115,8 +149,13 @@ func TestFitPlatt(t *testing.T) {
 		right = append(right, rng.Float64() < 1/(1+math.Exp(-0.5*z+0.4)))
 	}
 	p := FitPlatt(logPhi, right)
-	if p == nil || math.Abs(p.Slope-0.5) > 0.05 || math.Abs(p.Offset+0.4) > 0.1 {
-		t.Fatalf("fitted %+v, want 0.5 and -0.4", p)
+	if p == nil {
+		t.Fatal("nothing is fitted")
+	}
+	for z := -3.; z < 9; z++ {
+		if got, want := p.chance(-math.Log1p(math.Exp(-z))), 1/(1+math.Exp(-0.5*z+0.4)); math.Abs(got-want) > 0.03 {
+			t.Errorf("logit %g has the chance %g, want %g", z, got, want)
+		}
 	}
 	before := 0.0
 	for _, l := range []float64{math.Inf(-1), -1e6, -800, -3, -1, -1e-3, -1e-12, 0} {
@@ -137,7 +176,7 @@ func TestFitPlatt(t *testing.T) {
 	if p := FitPlatt(logPhi, right); p != nil {
 		t.Errorf("of confidences that are wrong: %+v", p)
 	}
-	if p := FitPlatt(nil, nil); p == nil || *p != usual {
+	if p := FitPlatt(nil, nil); p == nil || *p != (Platt{Slope: 1, High: 1}) {
 		t.Errorf("of no images: %+v", p)
 	}
 }

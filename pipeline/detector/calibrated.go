@@ -15,8 +15,8 @@ func addConfidence(m *onnx.Model, p *Platt, logConfidences onnx.Value) onnx.Valu
 	}
 	one := m.Number(1)
 	logPhi := m.Op("Min", largest, m.Number(MostLogPhi))
-	logit := m.Op("Sub", logPhi, m.Op("Log", m.Op("Sub", one, m.Op("Exp", logPhi))))
-	exponent := m.Op("Add", m.Op("Mul", logit, m.Number(-p.Slope)), m.Number(-p.Offset))
+	rest := m.Op("Log", m.Op("Sub", one, m.Op("Exp", logPhi)))
+	exponent := m.Op("Sum", m.Op("Mul", logPhi, m.Number(-p.Slope)), m.Op("Mul", rest, m.Number(p.high())), m.Number(-p.Offset))
 	return m.Op("Div", one, m.Op("Add", one, m.Op("Exp", exponent)))
 }
 

@@ -254,7 +254,7 @@ func TestExportedCalibration(t *testing.T) {
 	const d, n = 12, 60
 	rng := rand.New(rand.NewPCG(3, 5))
 	for _, det := range []*detector.Detector{pipetest.RandomDetector(rng, 2, 2, 2, d, true), pipetest.RandomResidualDetector(rng, 2, 1, d, 5)} {
-		det.Confidence = &detector.Platt{Slope: 0.6, Offset: -0.3}
+		det.Confidence = &detector.Platt{Slope: 0.6, Offset: -0.3, High: 0.9}
 		det.TargetTPR = 0.9
 		var scores []float64
 		var labels []int

@@ -19,7 +19,10 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 4
+const detectorVersion = 5
+
+// joinedVersion is the newest format whose map of confidences has one slope.
+const joinedVersion = 4
 
 // scoresVersion is the newest format that knows neither of folds nor of guards and
 // terms of the heads' score as parts of a score. A detector with another score than
@@ -117,8 +120,10 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		History: d.History, Assessment: d.Assessment, Confidence: d.Confidence,
 	}
 	switch {
-	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise
+	case d.Confidence != nil && d.Confidence.high() != d.Confidence.Slope:
 		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
+	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise
+		meta.Version, meta.Folds = joinedVersion, len(d.Folds)
 	case scores != nil:
 		meta.Version = scoresVersion
 	}
@@ -296,8 +301,8 @@ func parseMetadata(file *safetensors.File) (*metadata, error) {
 	if !(meta.TargetTPR >= 0 && meta.TargetTPR <= 1) {
 		return nil, fmt.Errorf("its metadata has the target_tpr %g", meta.TargetTPR)
 	}
-	if p := meta.Confidence; p != nil && !(p.Slope > 0 && p.Slope <= math.MaxFloat64 && math.Abs(p.Offset) <= math.MaxFloat64) {
-		return nil, fmt.Errorf("its confidence has the slope %g and the offset %g", p.Slope, p.Offset)
+	if p := meta.Confidence; p != nil && !p.valid() {
+		return nil, fmt.Errorf("its confidence has the slopes %g and %g and the offset %g", p.Slope, p.high(), p.Offset)
 	}
 	return &meta, checkClasses(meta.Classes)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -39,14 +41,71 @@ type standing struct {
 	study                          report.Study
 	own, head, ensemble, published report.Cell
 	msp, best                      report.Cell
-	bestName                       string // of the single score with the largest near + far
+	bestName                       string            // of the single score with the largest near + far
+	bestOf                         map[string]leader // by group
+	differences                    [][]string        // differences.csv
 	measured                       measured
 }
 
 // differences returns near and far AUROC minus those of the best single score, and the
 // accuracy minus the linear head's.
-func (s standing) differences() (near, far, accuracy float64) {
+func (s standing) below() (near, far, accuracy float64) {
 	return s.own.Near.Mean - s.best.Near.Mean, s.own.Far.Mean - s.best.Far.Mean, s.own.Acc.Mean - s.msp.Acc.Mean
+}
+
+// leader is a single score with the highest AUROC on a group, chosen afterwards.
+type leader struct {
+	method string
+	auroc  float64
+}
+
+// against says how far the default is above the leader of a group, with the interval of a paired bootstrap over the images.
+func (s standing) against(group string) string {
+	best := s.bestOf[group]
+	for _, d := range s.differences {
+		if d[2] != group || (d[0] != detector.JoinedScore || d[1] != best.method) && (d[1] != detector.JoinedScore || d[0] != best.method) {
+			continue
+		}
+		var v [3]float64
+		for i := range v {
+			v[i], _ = strconv.ParseFloat(d[3+i], 64) // Evaluate wrote it
+		}
+		if d[1] == detector.JoinedScore {
+			v = [3]float64{-v[0], -v[2], -v[1]}
+		}
+		return fmt.Sprintf("%s %.2f: %+.2f (%+.2f to %+.2f)", best.method, 100*best.auroc, 100*v[0], 100*v[1], 100*v[2])
+	}
+	return "–"
+}
+
+// readDifferences reads differences.csv of a report; nothing where it is none.
+func readDifferences(dir string) ([][]string, error) {
+	f, err := os.Open(filepath.Join(dir, "differences.csv"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return csv.NewReader(f).ReadAll()
+}
+
+// printAgainst prints how the default compares with the best near and the best far single score of each task.
+func printAgainst(w io.Writer, all []standing) {
+	fmt.Fprint(w, "\n| features | known classes | best near: default − it | best far: default − it | calibration error (chance), images |\n|---|---|---|---|---|\n")
+	for _, s := range all {
+		m := s.measured
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %.4f (%.4f), %d |\n", s.study.Backbone, s.study.Benchmark, s.against(pipeline.Near), s.against(pipeline.Far), m.Error, m.Chance, m.Images)
+	}
+	if n := float64(len(all)); n > 1 {
+		var off, chance float64
+		for _, s := range all {
+			off, chance = off+s.measured.Error/n, chance+s.measured.Chance/n
+		}
+		fmt.Fprintf(w, "| | mean of %d | | | %.4f (%.4f) |\n", len(all), off, chance)
+	}
+	fmt.Fprint(w, "In parentheses: 95% interval of a paired bootstrap over the test images, of the mean over the sets and seeds.\n")
 }
 
 // standings reads the reports below out/key.
@@ -56,7 +115,7 @@ func standings(out, key, title string) (all []standing, err error) {
 		return nil, err
 	}
 	for _, study := range found {
-		s := standing{study: study, own: nothing, head: nothing, ensemble: nothing, published: nothing, msp: nothing, best: nothing, bestName: "–"}
+		s := standing{study: study, own: nothing, head: nothing, ensemble: nothing, published: nothing, msp: nothing, best: nothing, bestName: "–", bestOf: map[string]leader{}}
 		for _, section := range report.PaperTable(report.AUROC, []report.Study{study}).Sections {
 			for _, l := range section.Lines {
 				cell := l.Cells[0]
@@ -72,12 +131,21 @@ func standings(out, key, title string) (all []standing, err error) {
 				case "msp":
 					s.msp = cell
 				}
+				for group, v := range map[string]float64{pipeline.Near: cell.Near.Mean, pipeline.Far: cell.Far.Mean} {
+					if single(l.Method) && v > s.bestOf[group].auroc {
+						s.bestOf[group] = leader{l.Method, v}
+					}
+				}
 				if single(l.Method) && (math.IsNaN(sum(s.best)) || sum(cell) > sum(s.best)) {
 					s.best, s.bestName = cell, l.Method
 				}
 			}
 		}
-		text, err := os.ReadFile(filepath.Join(out, key, "reports", study.Backbone, linearHead.name, measuredFile))
+		dir := filepath.Join(out, key, "reports", study.Backbone, linearHead.name)
+		if s.differences, err = readDifferences(dir); err != nil {
+			return nil, err
+		}
+		text, err := os.ReadFile(filepath.Join(dir, measuredFile))
 		if err == nil {
 			err = json.Unmarshal(text, &s.measured)
 		}
@@ -95,15 +163,17 @@ func standings(out, key, title string) (all []standing, err error) {
 func (e *experiment) compareHeads(w io.Writer, tasks []task) error {
 	fmt.Fprint(w, "| features | known classes | default | head | ensemble | best single score | linear head, MSP | paper's head | default − best single: near / far; accuracy − linear head |\n|---|---|---|---|---|---|---|---|---|\n")
 	byBackbone, order := map[string][]standing{}, []string{}
+	var every []standing
 	for _, t := range tasks {
 		all, err := standings(e.out, t.key, t.title)
 		if err != nil {
 			return err
 		}
 		for _, s := range all {
-			near, far, accuracy := s.differences()
+			near, far, accuracy := s.below()
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s %s | %s | %s | %s |\n", s.study.Backbone, s.study.Benchmark,
 				brief(s.own), brief(s.head), brief(s.ensemble), s.bestName, brief(s.best), brief(s.msp), brief(s.published), signed(near, far, accuracy))
+			every = append(every, s)
 			if byBackbone[s.study.Backbone] == nil {
 				order = append(order, s.study.Backbone)
 			}
@@ -115,6 +185,7 @@ func (e *experiment) compareHeads(w io.Writer, tasks []task) error {
 			summarise(w, b, all)
 		}
 	}
+	printAgainst(w, every)
 	if err := e.printWithout(w, tasks); err != nil {
 		return err
 	}
@@ -214,7 +285,7 @@ func summarise(w io.Writer, backbone string, all []standing) {
 	var near, far, accuracy float64
 	var reached [3]int
 	for _, s := range all {
-		a, b, c := s.differences()
+		a, b, c := s.below()
 		near, far, accuracy = near+a/n, far+b/n, accuracy+c/n
 		for i, good := range []bool{a >= -nearGoal, b >= -farGoal, c >= -accuracyGoal} {
 			if good {
@@ -235,7 +306,7 @@ func summarise(w io.Writer, backbone string, all []standing) {
 			100*expected, 100*found, 100*off, 100*caught, 100*did)
 	}
 	if images, err := pooled(all); images > 0 {
-		fmt.Fprintf(w, "| | confidence | expected calibration error %.4f of all tasks together (15 bins, %d images) | | | | | | |\n", err, images)
+		fmt.Fprintf(w, "| | confidence | expected calibration error %.4f of all tasks together (15 bins, %d confidences) | | | | | | |\n", err, images)
 	}
 }
 
@@ -281,7 +352,10 @@ func pooled(all []standing) (images int, err float64) {
 
 // measured holds results of an evaluation that results.csv lacks.
 type measured struct {
-	Bins     []bin                  `json:"bins"`     // of the confidences, as metrics.ReliabilityBin
+	Bins     []bin                  `json:"bins"`     // of the confidences, as metrics.ReliabilityBin; of all seeds together
+	Images   int                    `json:"images"`   // whose confidences these are
+	Error    float64                `json:"error"`    // expected calibration error, the mean over the seeds
+	Chance   float64                `json:"chance"`   // what a perfect calibration would show, likewise
 	Assessed []*pipeline.Assessment `json:"assessed"` // by class hold-out, of each seed
 }
 

@@ -37,7 +37,9 @@ func TestCompareHeads(t *testing.T) {
 	var b strings.Builder
 	e := &experiment{out: out, trained: "over the seeds."}
 	write(t, filepath.Join(out, "cifar10-stand-in", "reports", "net", "linear", measuredFile),
-		`{"bins": [{"n": 3, "confidence": 0.5, "right": 0.75}, {"n": 1, "confidence": 0.9, "right": 1}], "assessed": [{"auroc": 0.9}, {"auroc": 0.8}]}`)
+		`{"bins": [{"n": 3, "confidence": 0.5, "right": 0.75}, {"n": 1, "confidence": 0.9, "right": 1}], "images": 4, "error": 0.02, "chance": 0.01, "assessed": [{"auroc": 0.9}, {"auroc": 0.8}]}`)
+	write(t, filepath.Join(out, "cifar10-stand-in", "reports", "net", "linear", "differences.csv"),
+		"method,other,group,auroc,low,high\nknn,mlrbfn,near,0.02,-0.01,0.05\nmlrbfn,vim,far,0.01,0.005,0.02\n")
 	here := task{"cifar10-stand-in", "CIFAR-10 (stand-in)"}
 	if err := e.compareHeads(&b, []task{here, here}); err != nil {
 		t.Fatal(err)
@@ -47,7 +49,8 @@ func TestCompareHeads(t *testing.T) {
 		"| net | mean of 2 | 91.0 / 99.0, 88.0 | 90.0 / 98.0, 88.0 |",
 		"near ≥ best − 1: 2 of 2; far ≥ best − 0.3: 2; accuracy ≥ linear − 0.3: 2 |",
 		"expected near 85.0, found 91.0, mean absolute difference of a task 6.0; expected to catch 0.0% at 5% false alarms, caught 50.0% |",
-		"expected calibration error 0.2125 of all tasks together (15 bins, 8 images) |",
+		"expected calibration error 0.2125 of all tasks together (15 bins, 8 confidences) |",
+		"| net | CIFAR-10 (stand-in) | knn 93.00: -2.00 (-5.00 to +1.00) | vim 98.00: +1.00 (+0.50 to +2.00) | 0.0200 (0.0100), 4 |\n",
 		"| net | CIFAR-10 (stand-in) | 91.00 / 99.00 | 90.50 / 98.00 | 90.00 / 97.00 | 88.00 / 95.00 |\n| net | mean of 2 | 91.00 / 99.00 | 90.50 / 98.00 |",
 	} {
 		if !strings.Contains(b.String(), want) {

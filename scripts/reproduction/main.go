@@ -579,6 +579,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 	opts.Facts = append(slices.Clone(opts.Facts), evaluation.Fact{Name: "date", Value: time.Now().UTC().Format("2 January 2006, 15:04 UTC")})
 	var m measured
 	opts.Reliable = func(r evaluation.Reliability) {
+		m.Images, m.Error, m.Chance = r.Images, r.Error, r.Chance
 		for _, b := range r.Bins {
 			if b.N > 0 {
 				m.Bins = append(m.Bins, bin(b))
