@@ -439,3 +439,16 @@ func TestForeignPageStays(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHardestOfTheOwnScore: the hardest images are those of the score that the detector
+// judges by, whichever method does best on these images.
+func TestHardestOfTheOwnScore(t *testing.T) {
+	t.Parallel()
+	r := synthetic(t, 3, 2, 1, 200, 100)
+	for _, run := range r.Runs {
+		r.Own = run.Method
+		if page := write(t, t.TempDir(), r); !strings.Contains(page, "By the scores of "+run.Method) {
+			t.Errorf("the hardest images are not those of %s", run.Method)
+		}
+	}
+}

@@ -26,6 +26,7 @@ type Data struct {
 
 	groups            []int // of the rows, nil where each is one of its own
 	copies            int   // rows that are like others
+	different         int   // groups of rows with identical or nearly identical features, each alone without one
 	calibrated        []detector.Verdict
 	sample            []float32 // features of calibration images, at most detector.ReferenceImages
 	heldOut           []float64 // see Result.HeldOut

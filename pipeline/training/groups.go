@@ -38,7 +38,7 @@ func (t *Data) findGroups(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.copies = copies(alike[0])
+	t.copies, t.different = copies(alike[0]), len(slices.Compact(slices.Sorted(slices.Values(alike[0]))))
 	if t.copies == 0 && key == nil {
 		return nil
 	}
@@ -156,10 +156,10 @@ func (t *Data) warnOfGroups() {
 			"%d of %d images have features that are identical or nearly identical to those of another image: such groups of images stay in one part of the split, and one image of each group is used for calibration",
 			t.copies, t.labelled()))
 	}
-	if groups := t.groupsOfCopies(); t.copies > 0 && groups*fewGroups < t.labelled() {
+	if t.different*fewGroups < t.labelled() && t.copies > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf(
 			"the features have few different values: %d images are %d groups of identical or nearly identical features; few groups calibrate, and since images of a group get the same score, far fewer images may be flagged than the threshold allows",
-			t.labelled(), groups))
+			t.labelled(), t.different))
 	}
 	if t.Options.Calibration.fraction() == 0 {
 		return
@@ -176,19 +176,8 @@ func (t *Data) warnOfGroups() {
 	}
 }
 
-// fewGroups is how many images a group may have in the mean before training warns of it.
+// fewGroups is how many images a group of copies may have in the mean before training warns of it.
 const fewGroups = 5
-
-// groupsOfCopies counts the groups of labelled rows, each alone without one.
-func (t *Data) groupsOfCopies() int {
-	groups := map[int]bool{}
-	for row, y := range t.Labels {
-		if y >= 0 && t.groups != nil {
-			groups[t.groups[row]] = true
-		}
-	}
-	return len(groups)
-}
 
 // labelled counts the rows with a label.
 func (t *Data) labelled() int {

@@ -214,3 +214,20 @@ func TestPerClass(t *testing.T) {
 		}
 	}
 }
+
+// TestFewGroups: features of few values are said to be that; groups by name are not.
+func TestFewGroups(t *testing.T) {
+	t.Parallel()
+	for copies, want := range map[int]bool{2: false, 10: true} {
+		o := quick(grouped(t, 3, 60, copies, 0))
+		o.GroupBy = `video(\d)`
+		data, err := Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(data.Warnings, " "), "60 groups of identical"); got != want {
+			t.Errorf("%d copies: warnings %q", copies, data.Warnings)
+		}
+		data.Close()
+	}
+}
