@@ -136,6 +136,9 @@ func (d *drifts) of(l *pool.Loaded, name string) *source {
 	if s == nil && len(d.sources) < maxSources {
 		s = &source{name: l.Name, version: l.Version(), calibration: func() evaluation.DriftCalibration { return evaluation.DriftCalibrationOf(l.Detector) }}
 		d.sources[key] = s
+		if n := len(l.Detector.CalibrationScores); d.log != nil && evaluation.FewForDrift(n) {
+			d.log.Info("with so few calibration images, a small part of images that is different from the first one on may never raise the alarm of drift", "detector", l.Name, "source", name, "calibration_images", n)
+		}
 	}
 	return s
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Named is a detector file and the name that requests call it by.
@@ -283,9 +282,6 @@ func (s *Set) load(ctx context.Context, p *place) (_ *Loaded, err error) {
 	}
 	if l.FlagsNothing() {
 		s.opts.Log.Warn("this detector flags nothing, as it had too few calibration images; train --calibration cross:10 calibrates by all images", "detector", p.Name)
-	}
-	if n := len(d.CalibrationScores); n > 0 && evaluation.FewForDrift(n) {
-		s.opts.Log.Info("with so few calibration images, a small part of images that is different from the first one on may never raise the alarm of drift", "detector", p.Name, "calibration_images", n)
 	}
 	return l, nil
 }
