@@ -100,8 +100,12 @@ func detectorLead(s *pipeline.Summary) []string {
 	}
 	if a := d.Assessment; a != nil {
 		name, hardest := hardestClass(a)
-		lead = append(lead, fmt.Sprintf("An image of a new class like these would be noticed with AUROC %.3f; at 5%% false alarms %.0f%% are caught. Hardest would be %s (%.3f), taken for %s.",
-			a.AUROC, 100*a.Caught, Printable(name), hardest.AUROC, Printable(hardest.TakenFor)))
+		text := fmt.Sprintf("An image of a new class like these would be noticed with AUROC %s", expectedAUROC(a))
+		if at5, ok := a.CaughtAt(0.05); ok {
+			text += fmt.Sprintf("; at 5%% false alarms %.0f%% are caught", 100*at5)
+		}
+		lead = append(lead, fmt.Sprintf("%s. Hardest would be %s (%.3f), taken for %s. A class that resembles none of these stays unknown.",
+			text, Printable(name), hardest.AUROC, Printable(hardest.TakenFor)))
 	}
 	return lead
 }
@@ -145,7 +149,11 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t", Printable(class.Name), number(class.Train), number(class.Validation), number(class.Calibration),
 			sharePercent(right), sharePercent(flagged))
 		if a := class.Assessed; a != nil {
-			fmt.Fprintf(t, "%.3f\t%s\t%s\t", a.AUROC, sharePercent(a.Caught), Printable(a.TakenFor))
+			at5, ok := a.CaughtAt(d.Assessment, 0.05)
+			if !ok {
+				at5 = math.NaN()
+			}
+			fmt.Fprintf(t, "%.3f\t%s\t%s\t", a.AUROC, sharePercent(at5), Printable(a.TakenFor))
 		}
 		fmt.Fprintln(t)
 	}

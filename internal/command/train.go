@@ -470,8 +470,20 @@ func assessed(a *pipeline.Assessment) string {
 		return ""
 	}
 	hardest, class := hardestClass(a)
-	return fmt.Sprintf("\na new class like yours would be noticed with AUROC %.3f; hardest: %s (%.3f), taken for %s; at 5%% false alarms %.0f%% are caught (class hold-out)",
-		a.AUROC, Printable(hardest), class.AUROC, Printable(class.TakenFor), 100*a.Caught)
+	text := fmt.Sprintf("\na new class like yours would be noticed with AUROC %s; hardest: %s (%.3f), taken for %s",
+		expectedAUROC(a), Printable(hardest), class.AUROC, Printable(class.TakenFor))
+	if at5, ok := a.CaughtAt(0.05); ok {
+		text += fmt.Sprintf("; at 5%% false alarms %.0f%% are caught", 100*at5)
+	}
+	return text + " (class hold-out; a class that resembles none of yours stays unknown)"
+}
+
+// expectedAUROC writes the mean over the classes, and the interval for a further one.
+func expectedAUROC(a *pipeline.Assessment) string {
+	if a.Interval == nil {
+		return fmt.Sprintf("%.3f", a.AUROC)
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", a.AUROC, a.Interval[0], a.Interval[1])
 }
 
 // largestThreshold returns the largest of the classes' thresholds times a sign.

@@ -8,14 +8,21 @@ import "slices"
 // detector files and of the command's results.
 type Assessment struct {
 	AUROC float64 `json:"auroc"` // mean over the classes
+
+	// Interval has the AUROC of one more class with a probability of 90%, if it is drawn
+	// like these. nil with fewer than three classes, and in files that are older.
+	Interval *[2]float64 `json:"auroc_interval,omitempty"`
+
 	// Caught is the share of the images of classes that were left out that a
-	// threshold with 5% false alarms flags, the mean over the classes.
+	// threshold with 5% false alarms flags, the mean over the classes; 0 where the
+	// calibration images are too few for such a threshold.
 	Caught  float64                  `json:"caught_at_5_percent"`
 	Classes map[string]AssessedClass `json:"classes"`
 
 	// FalseAlarms are shares of in-distribution images, ascending, and Curve the shares
 	// of the images of classes that were left out that are caught where so many
-	// are flagged, the means over the classes. Files that are older have neither.
+	// are flagged, the means over the classes. Shares that the calibration images are too
+	// few for are missing. Files that are older have neither.
 	FalseAlarms []float64 `json:"false_alarms,omitempty"`
 	Curve       []float64 `json:"curve,omitempty"`
 }
@@ -23,11 +30,17 @@ type Assessment struct {
 // CaughtAt returns the share that is caught at a share of FalseAlarms, and whether the
 // assessment has it.
 func (a *Assessment) CaughtAt(falseAlarms float64) (float64, bool) {
+	if a.FalseAlarms == nil && falseAlarms == 0.05 {
+		return a.Caught, true
+	}
 	return at(a.FalseAlarms, a.Curve, falseAlarms)
 }
 
 // CaughtAt is Assessment.CaughtAt for a class of a.
 func (c AssessedClass) CaughtAt(a *Assessment, falseAlarms float64) (float64, bool) {
+	if a.FalseAlarms == nil && falseAlarms == 0.05 {
+		return c.Caught, true
+	}
 	return at(a.FalseAlarms, c.Curve, falseAlarms)
 }
 

@@ -101,19 +101,16 @@ var AcceptedAlarms = []float64{0.01, 0.02, 0.05, 0.1}
 
 // Caught returns the shares of a class's images that are caught at AcceptedAlarms where the
 // class is left out of the fitting, nil meaning the mean over all classes, and NaN where it
-// is not known. What has no curve has the share at 5%.
+// is not known.
 func (s *Summary) Caught(class *detector.AssessedClass) (caught []float64) {
 	a := s.Detector.Assessment
-	at5, curve := a.Caught, a.CaughtAt
+	curve := a.CaughtAt
 	if class != nil {
-		at5, curve = class.Caught, func(at float64) (float64, bool) { return class.CaughtAt(a, at) }
+		curve = func(at float64) (float64, bool) { return class.CaughtAt(a, at) }
 	}
 	for _, share := range AcceptedAlarms {
 		v, ok := curve(share)
-		switch {
-		case !ok && share == 0.05:
-			v = at5
-		case !ok:
+		if !ok {
 			v = math.NaN()
 		}
 		caught = append(caught, v)

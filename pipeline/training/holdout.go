@@ -9,6 +9,9 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
@@ -111,7 +114,10 @@ const (
 	partRows     = 100000 // rows to fit parts on
 	foldRows     = 2000   // rows of the classes left out, and of validation rows, that are scored
 	leastClasses = 3      // classes that class hold-out needs
-	leastRows    = 20     // validation rows that it needs
+	leastRows    = 10     // validation rows that it needs
+	leastPairs   = 4      // classes, each a fold, that pairs of them need: two are known then
+	mostPairs    = 5      // and the most, since one class of many changes little
+	mostParts    = 5      // that rows are fresh of, at least; see fold.fresh
 
 	foldTolerance = 1e-4 // of the linear heads, see linear.Options
 )
@@ -185,10 +191,17 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 				return nil, err
 			}
 		}
-		if err := h.run(ctx, own.Heads[0].Network.(*head.ResidualNetwork)); err != nil {
+		switch err := h.run(ctx, own.Heads[0].Network.(*head.ResidualNetwork)); {
+		case errors.Is(err, errNothingFresh):
+			j.Why = "the images of a class are all alike, so class hold-out has none that nothing was fitted on: the parts of the score have fixed weights, and no assessment is made"
+		case err != nil:
 			return nil, err
+		default:
+			weights = weigh(h.aurocs(-1), len(h.folds))
+			if j.Assessment, err = h.assess(ctx); err != nil {
+				return nil, err
+			}
 		}
-		weights, j.Assessment = weigh(h.aurocs(-1), len(h.folds)), h.assess()
 	}
 	t.Options.stage("parts of the score", 0, -1)
 	weights = t.Options.without(weights)
@@ -275,20 +288,67 @@ type holdOut struct {
 	began        *head.FittedLinear // likewise, what the head began as; nil for the class means
 	conditioning *head.Conditioning // likewise; nil for none
 	folds        []*fold
+	parts        [][]int // of the rows to train on, see fold.fresh
+	calibration  int     // images that will set the threshold
 }
 
 // fold holds the results of training without a group of classes.
 type fold struct {
-	out []int // the classes that were left out
+	out   []int // the classes that were left out
+	fresh []int // rows of the other classes, ascending, that nothing was fitted or chosen on
 
-	// Scores of validation rows of the other classes, and of rows of those left out,
-	// by candidate.
-	known, left map[string][]float64
-	nearness    []float64 // densities of the former, as they are
-	leftNear    []float64
-	class       []int // of the latter rows
-	takenFor    []int // the class that each of them was given
+	known, validation, left scored // fresh rows; validation rows, which put parts on one scale; rows of out
+	class                   []int  // of the rows that were left out
+	takenFor                []int  // the class that each of them was given
 }
+
+// scored are what rows are given in a fold.
+type scored struct {
+	parts    map[string][]float64 // by candidate
+	nearness []float64            // densities as they are
+}
+
+// newFold returns a fold without some classes, whose fresh rows are those of a part.
+func (h *holdOut) newFold(part int, out ...int) *fold {
+	if h.parts == nil {
+		h.parts = h.t.freshParts(max(mostParts, min(len(h.t.train.ByClass()), mostFolds)))
+	}
+	slices.Sort(out)
+	return &fold{out: out, fresh: h.parts[part%len(h.parts)]}
+}
+
+// freshParts divides the rows to train on into n parts, class by class. Rows of a group
+// share a part, and a class with one group is in none: something must be left to fit on.
+func (t *Data) freshParts(n int) [][]int {
+	groups, at := make([][][]int, len(t.Classes)), map[int]int{}
+	for _, row := range t.train.Index {
+		y, group := t.train.Labels[row], row
+		if t.groups != nil {
+			group = t.groups[row]
+		}
+		i, again := at[group]
+		if !again || i >= len(groups[y]) {
+			i = len(groups[y])
+			at[group], groups[y] = i, append(groups[y], nil)
+		}
+		groups[y][i] = append(groups[y][i], row)
+	}
+	parts := make([][]int, n)
+	for y, of := range groups {
+		for i, rows := range of {
+			if len(of) > 1 {
+				parts[(y+i)%n] = append(parts[(y+i)%n], rows...)
+			}
+		}
+	}
+	for _, rows := range parts {
+		slices.Sort(rows)
+	}
+	return parts
+}
+
+// errNothingFresh says that there are no rows to score.
+var errNothingFresh = errors.New("class hold-out found no rows to score")
 
 // run leaves each class out once: alone where there are few, else in groups, such
 // that classes that are near each other are in different groups. Hard cases are
@@ -301,22 +361,22 @@ func (h *holdOut) run(ctx context.Context, full *head.ResidualNetwork) error {
 	order := chain(full.Density.Means, full.Density.D)
 	folds := min(len(classes), mostFolds)
 	for i := range folds {
-		f := &fold{}
+		var out []int
 		for at := i; at < len(order); at += folds {
-			f.out = append(f.out, classes[order[at]])
+			out = append(out, classes[order[at]])
 		}
-		slices.Sort(f.out)
+		f := h.newFold(i, out...)
 		h.t.Options.stage("class hold-out", i, folds)
 		if err := h.fit(ctx, f); err != nil {
 			return err
 		}
-		if len(f.left[detector.DensityPart]) > 0 && len(f.known[detector.DensityPart]) > 0 {
+		if len(f.left.nearness) > 0 && len(f.known.nearness) > 0 {
 			h.folds = append(h.folds, f)
 		}
 	}
 	h.t.Options.stage("class hold-out", folds, folds)
 	if len(h.folds) < 2 {
-		return errors.New("class hold-out found no rows to score")
+		return errNothingFresh
 	}
 	return nil
 }
@@ -386,11 +446,19 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		began = began.Without(f.out...)
 	}
 	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
-	train, err := renumbered(t.train, number, most)
+	rest, fresh := t.train, t.train
+	isFresh := func(row int) bool { _, found := slices.BinarySearch(f.fresh, row); return found }
+	rest.Index = slices.DeleteFunc(slices.Clone(t.train.Index), isFresh)
+	fresh.Index = slices.DeleteFunc(slices.Clone(t.train.Index), func(row int) bool { return !isFresh(row) })
+	train, err := renumbered(rest, number, most)
 	if err != nil {
 		return err
 	}
 	val, err := renumbered(t.validation, number, min(foldRows, most))
+	if err != nil {
+		return err
+	}
+	known, err := renumbered(fresh, number, min(foldRows, most))
 	if err != nil {
 		return err
 	}
@@ -406,36 +474,40 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	}
 	c := ClassifierOf(posthoc.MLP{fitted.Linear})
 	in := posthoc.Input{Train: dataOf(c, train, len(left)), LastLayer: fitted.Linear, Memory: t.Options.Memory}
-	known := posthoc.Batch{Features: val.X, Logits: c.Network.OfFeatures(val.X)}
 	rows := h.rowsOf(f.out, min(foldRows, most))
 	for _, r := range rows {
 		f.class = append(f.class, int(t.Labels[r]))
 	}
-	out := posthoc.Batch{Features: t.Gather(rows)}
-	out.Logits = c.Network.OfFeatures(out.Features)
-
-	saidKnown, saidOut := closed.All(known.Features), closed.All(out.Features)
-	f.nearness, f.leftNear = saidKnown.Nearness, saidOut.Nearness
-	for i := range rows {
-		of := saidOut.LogConfidences[i*len(left) : (i+1)*len(left)]
-		f.takenFor = append(f.takenFor, left[slices.Index(of, slices.Max(of))])
-	}
-	f.known, f.left = map[string][]float64{}, map[string][]float64{}
+	scorers := map[string]posthoc.Scorer{}
 	for _, c := range candidates {
-		p := detector.Part{Name: c.name}
-		if !c.own() {
-			if p.Score, err = c.fit(ctx, in); err != nil {
-				return err
-			}
-			if p.Score == nil {
+		if c.own() {
+			continue
+		}
+		s, err := c.fit(ctx, in)
+		if err != nil {
+			return err
+		}
+		scorers[c.name] = s
+	}
+	for _, of := range []struct {
+		x  []float32
+		to *scored
+	}{{known.X, &f.known}, {val.X, &f.validation}, {t.Gather(rows), &f.left}} {
+		batch, said := posthoc.Batch{Features: of.x, Logits: c.Network.OfFeatures(of.x)}, closed.All(of.x)
+		of.to.nearness, of.to.parts = said.Nearness, map[string][]float64{}
+		for _, c := range candidates {
+			if !c.own() && scorers[c.name] == nil {
 				continue
 			}
+			p := detector.Part{Name: c.name, Score: scorers[c.name]}
+			if of.to.parts[c.name], err = p.Scores(ctx, batch, said); err != nil {
+				return err
+			}
 		}
-		var leftErr error
-		f.known[c.name], err = p.Scores(ctx, known, saidKnown)
-		f.left[c.name], leftErr = p.Scores(ctx, out, saidOut)
-		if err := errors.Join(err, leftErr); err != nil {
-			return err
+		if of.to == &f.left {
+			for given := range slices.Chunk(said.LogConfidences, len(left)) {
+				f.takenFor = append(f.takenFor, left[slices.Index(given, slices.Max(given))])
+			}
 		}
 	}
 	return ctx.Err()
@@ -516,8 +588,8 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 			continue
 		}
 		n++
-		for name, known := range f.known {
-			sum[name] += metrics.AUROC(known, f.left[name])
+		for name, known := range f.known.parts {
+			sum[name] += metrics.AUROC(known, f.left.parts[name])
 		}
 	}
 	for name := range sum {
@@ -526,92 +598,217 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 	return h.t.Options.without(sum)
 }
 
-// assess says how well the joined score finds the classes that were left out. Each
-// fold is judged with the weights that the other folds give.
-func (h *holdOut) assess() *detector.Assessment {
-	a := newAssessment()
-	for i, f := range h.folds {
-		h.judge(a, f, h.t.Options.without(weigh(h.aurocs(i), len(h.folds))))
+// joint returns the joined scores of rows of the fold with these weights.
+func (f *fold) joint(of scored, weights map[string]float64) []float64 {
+	guard, sum := guardOf(f.validation.nearness), make([]float64, len(of.nearness))
+	for _, c := range candidates {
+		if w := weights[c.name]; w != 0 {
+			scale := head.ScaleOf(f.validation.parts[c.name])
+			for i, v := range of.parts[c.name] {
+				sum[i] += w * scale.Of(v)
+			}
+		}
+	}
+	for i, v := range of.nearness {
+		sum[i] += guard.Of(v)
+	}
+	return sum
+}
+
+// assess says how well the joined score finds the classes that were left out. Each fold
+// is judged with the weights that the other folds give. With few classes a detector that
+// knows one more finds less: pairs of classes, left out together, tell by how much.
+func (h *holdOut) assess(ctx context.Context) (*detector.Assessment, error) {
+	weights := make([]map[string]float64, len(h.folds))
+	for i := range h.folds {
+		weights[i] = h.t.Options.without(weigh(h.aurocs(i), len(h.folds)))
+	}
+	a, err := h.newAssessment()
+	if err != nil {
+		return nil, err
+	}
+	h.judge(a, h.folds, weights)
+	if n := len(h.folds); leastPairs <= n && n <= mostPairs {
+		two, err := h.pairs(ctx, a, weights)
+		if err != nil {
+			return nil, err
+		}
+		h.t.extrapolate(a, two, float64(n))
 	}
 	h.t.average(a)
-	return a
+	return a, nil
 }
 
-func newAssessment() *detector.Assessment {
-	return &detector.Assessment{Classes: map[string]detector.AssessedClass{}, FalseAlarms: falseAlarms}
-}
-
-// judge assesses the classes that were left out in a fold, with these weights.
-func (h *holdOut) judge(a *detector.Assessment, f *fold, weights map[string]float64) {
-	guard := guardOf(f.nearness)
-	known, left := make([]float64, len(f.nearness)), make([]float64, len(f.class))
-	for _, c := range candidates {
-		w := weights[c.name]
-		if w == 0 {
-			continue
-		}
-		scale := head.ScaleOf(f.known[c.name])
-		add := func(to, scores []float64) {
-			for i, v := range scores {
-				to[i] += w * scale.Of(v)
+// pairs assesses each class with each other one left out as well: the means of these.
+func (h *holdOut) pairs(ctx context.Context, like *detector.Assessment, weights []map[string]float64) (*detector.Assessment, error) {
+	n, done := len(h.folds), 0
+	mean := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
+	for i, one := range h.folds {
+		for j, other := range h.folds[:i] {
+			h.t.Options.stage("pairs of classes held out", done, n*(n-1)/2)
+			done++
+			f := h.newFold(i, slices.Concat(one.out, other.out)...)
+			if err := h.fit(ctx, f); err != nil {
+				return nil, err
+			}
+			for at, with := range []int{i, j} { // judged with the weights that judge this class alone
+				a := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
+				h.judge(a, []*fold{f}, weights[with:with+1])
+				name := h.t.Classes[[]*fold{one, other}[at].out[0]]
+				sum, of := mean.Classes[name], a.Classes[name]
+				if sum.Curve == nil {
+					sum.Curve = make([]float64, len(of.Curve))
+				}
+				sum.AUROC += of.AUROC / float64(n-1)
+				for i, v := range of.Curve {
+					sum.Curve[i] += v / float64(n-1)
+				}
+				mean.Classes[name] = sum
 			}
 		}
-		add(known, f.known[c.name])
-		add(left, f.left[c.name])
 	}
-	for i, v := range f.nearness {
-		known[i] += guard.Of(v)
+	return mean, nil
+}
+
+// extrapolate corrects what detectors that know n − 1 of n classes find by what those find
+// that know n − 2. In a + b/classes, the form of the curve where the nearest of the known
+// classes decides, the n-th class takes away (n − 2)/n of what the one before it took.
+func (t *Data) extrapolate(a, two *detector.Assessment, n float64) {
+	t.average(a)
+	t.average(two)
+	share := (n - 2) / n
+	missed := 1.0 // the factor of what is not told; classes that are told surely stay so
+	if a.AUROC < 1 {
+		missed = (1 - a.AUROC + share*(two.AUROC-a.AUROC)) / (1 - a.AUROC)
 	}
-	for i, v := range f.leftNear {
-		left[i] += guard.Of(v)
-	}
-	slices.Sort(known)
-	for _, class := range f.out {
-		var scores []float64
-		taken := map[int]int{}
-		for i, v := range left {
-			if f.class[i] == class {
-				scores = append(scores, v)
-				taken[f.takenFor[i]]++
+	for name, c := range a.Classes {
+		c.AUROC = min(max(1-(1-c.AUROC)*missed, 0), 1)
+		for i, v := range c.Curve {
+			if mean := a.Curve[i]; mean > 0 {
+				v *= max(0, mean-share*(two.Curve[i]-mean)) / mean
+			}
+			if c.Curve[i] = min(v, 1); i > 0 {
+				c.Curve[i] = max(c.Curve[i], c.Curve[i-1])
 			}
 		}
-		if len(scores) > 0 {
-			a.Classes[h.t.Classes[class]] = h.t.assessed(known, scores, taken)
+		a.Classes[name] = c
+	}
+}
+
+// newAssessment returns one without classes. At shares of false alarms that the calibration
+// images to come are too few for nothing can be caught: FalseAlarms leaves them out.
+func (h *holdOut) newAssessment() (*detector.Assessment, error) {
+	var err error
+	if h.calibration, err = h.t.calibrationImages(); err != nil {
+		return nil, err
+	}
+	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}}
+	for _, share := range falseAlarms {
+		if h.calibration == 0 || detector.Rank(h.calibration, 1-share) > 0 {
+			a.FalseAlarms = append(a.FalseAlarms, share)
+		}
+	}
+	return a, nil
+}
+
+// calibrationImages returns how many images will set the threshold; 0: none will.
+func (t *Data) calibrationImages() (int, error) {
+	switch c := t.Options.Calibration; {
+	case c.Folds > 0:
+		return len(t.onePerGroup(slices.Concat(t.split.Train, t.split.Validation))), nil
+	case c.Features != "":
+		s, err := features.Open(c.Features)
+		if err != nil {
+			return 0, err
+		}
+		return s.N, s.Close()
+	}
+	return len(t.split.Calibration), nil
+}
+
+// judge assesses the classes that were left out in folds, with the weights of each.
+func (h *holdOut) judge(a *detector.Assessment, folds []*fold, weights []map[string]float64) {
+	for i, f := range folds {
+		known, left := f.joint(f.known, weights[i]), f.joint(f.left, weights[i])
+		slices.Sort(known)
+		for _, class := range f.out {
+			var scores []float64
+			taken := map[int]int{}
+			for i, v := range left {
+				if f.class[i] == class {
+					scores = append(scores, v)
+					taken[f.takenFor[i]]++
+				}
+			}
+			if len(scores) > 0 {
+				a.Classes[h.t.Classes[class]] = h.assessed(a, known, scores, taken)
+			}
 		}
 	}
 }
 
-// assessed compares the scores of images of a class that was left out with those of
-// known ones, which are ascending. taken counts by class what the former were given.
-func (t *Data) assessed(known, left []float64, taken map[int]int) detector.AssessedClass {
+// assessed compares the scores of images of a class that was left out with those of known
+// ones, which ascend, for an assessment. taken counts by class what the former were given.
+func (h *holdOut) assessed(a *detector.Assessment, known, left []float64, taken map[int]int) detector.AssessedClass {
 	most := -1
-	for c := range t.Classes {
+	for c := range h.t.Classes {
 		if taken[c] > 0 && (most < 0 || taken[c] > taken[most]) {
 			most = c
 		}
 	}
-	c := detector.AssessedClass{AUROC: metrics.AUROC(known, left), Images: len(left), TakenFor: t.Classes[most]}
-	slices.Sort(left)
-	for _, share := range falseAlarms {
-		below, _ := slices.BinarySearch(left, linalg.Quantile(known, share))
-		c.Curve = append(c.Curve, float64(below)/float64(len(left)))
-		if share == 0.05 {
-			c.Caught = c.Curve[len(c.Curve)-1]
-		}
-	}
-	return c
+	return detector.AssessedClass{AUROC: metrics.AUROC(known, left), Images: len(left), TakenFor: h.t.Classes[most],
+		Curve: caught(known, left, a.FalseAlarms, h.calibration)}
 }
 
-// average sets the means over the classes.
-func (t *Data) average(a *detector.Assessment) {
-	a.AUROC, a.Caught, a.Curve = 0, 0, make([]float64, len(falseAlarms))
-	for _, name := range t.Classes { // in an order that is always the same
-		if c, ok := a.Classes[name]; ok {
-			a.AUROC += c.AUROC / float64(len(a.Classes))
-			a.Caught += c.Caught / float64(len(a.Classes))
-			for i, v := range c.Curve {
-				a.Curve[i] += v / float64(len(a.Classes))
-			}
+// caught returns the shares of the scores left that thresholds for shares of false alarms
+// flag. The threshold will be the k-th lowest of n calibration scores, and a known image
+// lies below it with the probability k/(n + 1), or the share itself if n is 0. So does it
+// below the known scores, which ascend, of this rank among them; a rank between two is
+// either, such that the probability is the same.
+func caught(known, left, shares []float64, n int) (curve []float64) {
+	slices.Sort(left)
+	below := func(rank int) float64 { // nothing lies below the 0-th
+		if rank == 0 {
+			return 0
 		}
+		at, _ := slices.BinarySearch(left, known[min(rank, len(known))-1])
+		return float64(at) / float64(len(left))
+	}
+	for _, share := range shares {
+		if n > 0 {
+			share = float64(detector.Rank(n, 1-share)) / float64(n+1)
+		}
+		rank, part := math.Modf(share * float64(len(known)+1))
+		curve = append(curve, (1-part)*below(int(rank))+part*below(int(rank)+1))
+	}
+	return curve
+}
+
+// average sets the means over the classes, what is caught at 5%, and the interval of the
+// AUROC of one more class that is drawn like these: the mean and Student's quantile times
+// the deviation of a new value.
+func (t *Data) average(a *detector.Assessment) {
+	a.AUROC, a.Caught, a.Curve, a.Interval = 0, 0, make([]float64, len(a.FalseAlarms)), nil
+	five, n := slices.Index(a.FalseAlarms, 0.05), float64(len(a.Classes))
+	var aurocs []float64
+	for _, name := range t.Classes { // in an order that is always the same
+		c, ok := a.Classes[name]
+		if !ok {
+			continue
+		}
+		aurocs = append(aurocs, c.AUROC)
+		if c.Caught = 0; five >= 0 {
+			c.Caught = c.Curve[five]
+		}
+		a.Classes[name] = c
+		a.AUROC += c.AUROC / n
+		a.Caught += c.Caught / n
+		for i, v := range c.Curve {
+			a.Curve[i] += v / n
+		}
+	}
+	if n >= leastClasses {
+		reach := distuv.StudentsT{Sigma: 1, Nu: n - 1}.Quantile(0.95) * stat.StdDev(aurocs, nil) * math.Sqrt(1+1/n)
+		a.Interval = &[2]float64{max(0, a.AUROC-reach), min(1, a.AUROC+reach)}
 	}
 }

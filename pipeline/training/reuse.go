@@ -25,7 +25,7 @@ func (t *Data) reuses() bool {
 	if old == nil || t.kept == nil || t.kept.rows == len(t.Labels) || t.Options.Calibration.Folds > 0 || t.Options.Score != detector.JoinedScore || t.Options.NoHoldOut || len(t.Options.WithoutParts) > 0 {
 		return false
 	}
-	if old.Scoring == nil || old.Scoring.Name != detector.JoinedScore || old.Assessment == nil || len(old.Assessment.Curve) != len(falseAlarms) {
+	if old.Scoring == nil || old.Scoring.Name != detector.JoinedScore || old.Assessment == nil || len(old.Assessment.Curve) == 0 || len(old.CalibrationScores) == 0 {
 		return false
 	}
 	if c := old.Heads[0].Conditioning; c != nil && c.Kind != head.None && len(c.Matrix) > 0 && c.In() != c.Out() {
@@ -74,13 +74,21 @@ const mostAgain = 2
 // are known classes that have more images now. The other classes keep their values.
 func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*detector.Assessment, error) {
 	t, old := h.t, h.t.Options.Keep
-	a := newAssessment()
+	a, err := h.newAssessment()
+	if err != nil {
+		return nil, err
+	}
+	a.FalseAlarms = slices.DeleteFunc(a.FalseAlarms, func(s float64) bool { return !slices.Contains(old.Assessment.FalseAlarms, s) })
 	for name, c := range old.Assessment.Classes {
+		curve := make([]float64, len(a.FalseAlarms))
+		for i, share := range a.FalseAlarms {
+			curve[i], _ = c.CaughtAt(old.Assessment, share)
+		}
+		c.Curve = curve
 		c.Kept = true
 		a.Classes[name] = c
 	}
 	var again []int
-	var known []float64
 	for class, name := range t.Classes {
 		var added []int
 		for row := t.kept.rows; row < len(t.Labels); row++ {
@@ -95,16 +103,6 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 			again = append(again, class)
 			continue
 		}
-		if known == nil {
-			verdicts, err := old.VerdictsContext(ctx, t.keptValidation(foldRows))
-			if err != nil {
-				return nil, err
-			}
-			for _, v := range verdicts {
-				known = append(known, v.Score)
-			}
-			slices.Sort(known)
-		}
 		verdicts, err := old.VerdictsContext(ctx, t.Gather(features.Spread(added, foldRows)))
 		if err != nil {
 			return nil, err
@@ -114,7 +112,7 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 			scores[i] = v.Score
 			taken[slices.Index(t.Classes, v.Class)]++
 		}
-		c := t.assessed(known, scores, taken)
+		c := h.assessed(a, old.CalibrationScores, scores, taken)
 		a.Classes[name] = c
 		if nearest := slices.Index(t.Classes, c.TakenFor); !slices.Contains(again, nearest) {
 			again = append(again, nearest)
@@ -123,11 +121,11 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 	again = again[:min(len(again), mostAgain)]
 	for i, class := range again {
 		t.Options.stage("class hold-out", i, len(again))
-		f := &fold{out: []int{class}}
+		f := h.newFold(i, class)
 		if err := h.fit(ctx, f); err != nil {
 			return nil, err
 		}
-		h.judge(a, f, weights)
+		h.judge(a, []*fold{f}, []map[string]float64{weights})
 	}
 	t.Options.stage("class hold-out", len(again), len(again))
 	t.average(a)

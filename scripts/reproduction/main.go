@@ -66,7 +66,7 @@ var (
 
 func joined(method string) bool { return method == detector.JoinedScore }
 
-const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves or oneclass"
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves, oneclass or assessment"
 
 // experiment is a run of the program.
 type experiment struct {
@@ -103,6 +103,9 @@ classes: four of a superclass of CIFAR-100 are known and the fifth is near-OOD.
 curves prints how the default score, KNN, MDS++ and the linear head do with 5 to 200
 training images of each class of CIFAR-10's stand-in; a seed is a draw of the images.
 oneclass prints how detectors do that know one class of Imagenette or CIFAR-10.
+assessment leaves each class out of everything, and compares what training expects of a
+new class with what is true: --features has BACKBONE/cifar10-train, cifar10-test,
+imagenette-train, imagenette-val and cifar100-train, --model names the BACKBONEs.
 Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
@@ -145,6 +148,8 @@ Results of an earlier run with the same options are reused.`, stdout)
 		if !f.Changed("methods") {
 			*methods = "all"
 		}
+	} else if keys[0] == assessment {
+		*subset = true
 	} else if paper, _ := grids(); paper[keys[0]].title == "" {
 		return command.Usagef("data set %s: it is "+dataSets, keys[0])
 	}
@@ -176,6 +181,9 @@ Results of an earlier run with the same options are reused.`, stdout)
 		return e.runCurves(ctx, stdout, *models, *seeds, *epochs)
 	} else if keys[0] == oneClass {
 		return e.runOneClass(ctx, stdout, *models, *seeds, *epochs)
+	}
+	if keys[0] == assessment {
+		return e.runAssessment(ctx, stdout, *models, *seeds, *epochs, *only)
 	}
 	paper, standIns := grids()
 	var tasks []task
