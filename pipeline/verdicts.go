@@ -736,7 +736,7 @@ func rowsOf(f *os.File, yield func([]byte, error) bool) {
 }
 
 // parquetLine is a row of a Parquet part. What an image that could not be read lacks is
-// null.
+// null, but ood is true, so that no filter for what is not OOD lets it pass.
 type parquetLine struct {
 	Path       string   `parquet:"path,zstd"`
 	Class      *string  `parquet:"class,optional,dict"`
@@ -749,7 +749,8 @@ type parquetLine struct {
 
 func newParquetLine(l VerdictLine) parquetLine {
 	if l.Error != "" {
-		return parquetLine{Path: l.Path, Error: &l.Error}
+		unread := true
+		return parquetLine{Path: l.Path, OOD: &unread, Error: &l.Error}
 	}
 	return parquetLine{Path: l.Path, Class: &l.Class, Confidence: &l.Confidence, Score: &l.Score, OOD: &l.OOD, PValue: &l.PValue}
 }

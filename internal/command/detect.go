@@ -484,7 +484,7 @@ func newCSVPrinter(aside, why, raw bool, w io.Writer) func(pipeline.Judgement) e
 				return err
 			}
 		}
-		cells := []string{cell(j.Path), "", "", "", "", "", cell(text(errors.Join(j.Err, j.SetAsideErr)))}
+		cells := []string{cell(j.Path), "", "", "", "true", "", cell(text(errors.Join(j.Err, j.SetAsideErr)))} // not judged counts as OOD
 		if j.Err == nil {
 			number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 			copy(cells[1:], []string{cell(j.Class), number(j.Confidence), number(j.Score), strconv.FormatBool(j.OOD), number(j.PValue)})

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parquet-go/parquet-go"
+
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -111,8 +113,25 @@ func TestDetectParts(t *testing.T) {
 		t.Error(text)
 	}
 	call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "table"), "--format", "parquet", images)
-	if info, err := os.Stat(filepath.Join(dir, "table", "part-00001-of-00001.parquet")); err != nil || info.Size() < 100 {
-		t.Errorf("%v", err)
+	// In tables what could not be read is OOD, so that no filter for what is not lets it pass.
+	rows, err := parquet.ReadFile[struct {
+		Path  string   `parquet:"path"`
+		Score *float64 `parquet:"score,optional"`
+		OOD   *bool    `parquet:"ood,optional"`
+		Error *string  `parquet:"error,optional"`
+	}](filepath.Join(dir, "table", "part-00001-of-00001.parquet"))
+	if err != nil || len(rows) != 13 {
+		t.Fatalf("%d rows: %v", len(rows), err)
+	}
+	for _, r := range rows {
+		broken := strings.HasSuffix(r.Path, "broken.png")
+		if r.OOD == nil || broken && !*r.OOD || broken != (r.Error != nil) || broken != (r.Score == nil) {
+			t.Errorf("%+v", r)
+		}
+	}
+	table, _ := call(t, 3, "detect", "--detector", w.detector, "--format", "csv", filepath.Join(images, "broken.png"))
+	if !strings.Contains(table, "broken.png,,,,true,,") {
+		t.Error(table)
 	}
 	// A list gives the same verdicts, in its paths' order.
 	write(t, filepath.Join(dir, "list.txt"), strings.Join([]string{"images/3.png", "images/broken.png", "images/7.png"}, "\n"))
