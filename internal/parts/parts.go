@@ -186,7 +186,8 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 
 // Prepare makes sure that a shard may be written, and returns its record if there is one,
 // or else nil. Where the record or its part are not those that were written, whole is false:
-// the shard is to be made again.
+// the shard is to be made again. With force, which makes it again anyway, it is also false
+// where the part cannot be read.
 func (s *Set[R]) Prepare(ctx context.Context, shard Shard, force bool) (r *R, whole bool, err error) {
 	finished, found, err := s.list(ctx, s.Kind+"-")
 	if err == nil {
@@ -209,8 +210,8 @@ func (s *Set[R]) Prepare(ctx context.Context, shard Shard, force bool) (r *R, wh
 	if err == nil {
 		err = s.check(ctx, r, found)
 	}
-	if errors.Is(err, ErrDamaged) {
-		return r, false, nil
+	if errors.Is(err, ErrDamaged) || force && r != nil && ctx.Err() == nil {
+		return r, err == nil, nil
 	}
 	return r, err == nil, err
 }
@@ -321,9 +322,14 @@ func (s *Set[R]) Make(ctx context.Context, m Making[R]) (unfinished, err error) 
 	}
 	recorder := StartRecorder(Path(claim.Dir, m.Shard))
 	recorder.SendTo(ctx, s.Folder, s.Kind, m.Shard)
-	done := false // after a panic err is nil, too, and what was made is for the next run
+	// After a panic err is nil, too: what was made is for the next run, and this one did not end.
+	done := false
 	defer func() {
-		recorder.End(err)
+		ended := err
+		if !done && err == nil {
+			ended = errors.New("a panic")
+		}
+		recorder.End(ended)
 		if done && err == nil {
 			err = claim.Clear()
 		}

@@ -1,6 +1,7 @@
 package parts
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	_ "github.com/mlrbfn/mlrbfn/bucket/s3"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
@@ -15,6 +17,8 @@ import (
 // they have done all. Objects with other names are none.
 func TestStatesInBucket(t *testing.T) {
 	testenv.Start(t, "s3")
+	t.Run("a part that cannot be read", partThatCannotBeRead)
+	t.Run("a panic", panicIsNoEnd)
 	set, err := Open(t.Context(), "s3://data/set", Layout[struct{}]{Kind: PartKind})
 	if err != nil {
 		t.Fatal(err)
@@ -58,5 +62,52 @@ func TestStatesInBucket(t *testing.T) {
 	}
 	if want := []Part{{Shard: Shard{1, 3}, Path: folder.URL("part-00001-of-00003"), Finished: true, Begun: true}, {Shard: Shard{3, 3}, Begun: true}}; !slices.Equal(runs, want) {
 		t.Errorf("%+v, want %+v", runs, want)
+	}
+}
+
+// partThatCannotBeRead: what is made again anyway, by force, need not be readable.
+func partThatCannotBeRead(t *testing.T) {
+	unreadable := errors.New("access denied")
+	shard, made := Shard{1, 1}, "part-00001-of-00001-0123456789abcdef"
+	set, err := Open(t.Context(), "s3://data/unreadable", Layout[string]{
+		Kind: PartKind, Ends: []string{""},
+		Parse:   func(text []byte, _ string) (*string, error) { return &made, nil },
+		Of:      func(*string) (string, string, []string) { return shard.String(), made, nil },
+		Objects: func(context.Context, *bucket.Folder, *string) ([]Written, error) { return nil, unreadable },
+	})
+	if err == nil {
+		err = set.Folder.Put(t.Context(), set.Record(shard), []byte("{}"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := set.Prepare(t.Context(), shard, false); !errors.Is(err, unreadable) {
+		t.Errorf("without force: %v", err)
+	}
+	if r, whole, err := set.Prepare(t.Context(), shard, true); r == nil || whole || err != nil {
+		t.Errorf("with force: %v, whole: %v, %v", r, whole, err)
+	}
+}
+
+// panicIsNoEnd: a run that panics while it makes a part has not done all.
+func panicIsNoEnd(t *testing.T) {
+	set, err := Open(t.Context(), "s3://data/panic", Layout[struct{}]{Kind: PartKind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shard := Shard{1, 2}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_, err = set.Make(t.Context(), Making[struct{}]{Shard: shard, Cache: t.TempDir(), Make: func(_ string, _ *struct{}, _ bool, r *Recorder) (func() error, error) {
+			r.Update(func(s *State) { s.Total, s.Done = 10, 4 })
+			panic("a mistake")
+		}})
+	}()
+	if _, found, err := set.Runs(t.Context()); err != nil || !found[shard].Stopped || found[shard].Ended {
+		t.Errorf("the bucket has %+v, %v", found, err)
 	}
 }
