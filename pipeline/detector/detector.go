@@ -248,7 +248,7 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 			return nil, err
 		}
 		own := d.Own(block)
-		scores, err := d.rescore(ctx, own, block)
+		scores, err := d.scores(ctx, own, block)
 		if err != nil {
 			return nil, err
 		}
@@ -263,9 +263,9 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 	return verdicts, nil
 }
 
-// rescore returns the scores to judge the rows x by, of which the heads say own. It
+// scores returns the scores to judge the rows x by, of which the heads say own. It
 // fails only when cancelled.
-func (d *Detector) rescore(ctx context.Context, own head.Outputs, x []float32) ([]float64, error) {
+func (d *Detector) scores(ctx context.Context, own head.Outputs, x []float32) ([]float64, error) {
 	if d.Scoring == nil {
 		return own.Scores, nil
 	}
@@ -302,9 +302,9 @@ func (d *Detector) VerdictFunc() func(rows []float32) []Verdict {
 	ctx := context.Background() // scoring fails only when cancelled
 	return func(rows []float32) []Verdict {
 		n := len(rows) / d.Dim()
-		var posthoc *parallel.Task[[][]float64]
+		var others *parallel.Task[[][]float64]
 		if alongside {
-			posthoc = parallel.Start(func() [][]float64 {
+			others = parallel.Start(func() [][]float64 {
 				scores, _ := d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
 				return scores
 			})
@@ -320,9 +320,9 @@ func (d *Detector) VerdictFunc() func(rows []float32) []Verdict {
 			var scores []float64
 			if alongside { // n is at most step
 				scores = make([]float64, n)
-				_ = d.Scoring.join(scores, posthoc.Wait(), own)
+				_ = d.Scoring.join(scores, others.Wait(), own)
 			} else {
-				scores, _ = d.rescore(ctx, part, rows[from*d.Dim():min(from+step, n)*d.Dim()])
+				scores, _ = d.scores(ctx, part, rows[from*d.Dim():min(from+step, n)*d.Dim()])
 			}
 			for i, score := range scores {
 				verdicts = append(verdicts, d.verdict(part.LogConfidences[i*classes:(i+1)*classes], score))
