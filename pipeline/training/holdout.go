@@ -117,7 +117,7 @@ const (
 	leastRows    = 10     // validation rows that it needs
 	leastPairs   = 4      // classes, each a fold, that pairs of them need: two are known then
 	mostPairs    = 5      // and the most, since one class of many changes little
-	mostParts    = 5      // that rows are fresh of, at least; see fold.fresh
+	leastParts   = 5      // that the rows to train on are divided into; see fold.fresh
 
 	foldTolerance = 1e-4 // of the linear heads, see linear.Options
 )
@@ -311,7 +311,7 @@ type scored struct {
 // newFold returns a fold without some classes, whose fresh rows are those of a part.
 func (h *holdOut) newFold(part int, out ...int) *fold {
 	if h.parts == nil {
-		h.parts = h.t.freshParts(max(mostParts, min(len(h.t.train.ByClass()), mostFolds)))
+		h.parts = h.t.freshParts(max(leastParts, min(len(h.t.train.ByClass()), mostFolds)))
 	}
 	slices.Sort(out)
 	return &fold{out: out, fresh: h.parts[part%len(h.parts)]}
@@ -630,10 +630,13 @@ func (h *holdOut) assess(ctx context.Context) (*detector.Assessment, error) {
 	h.judge(a, h.folds, weights)
 	if n := len(h.folds); leastPairs <= n && n <= mostPairs {
 		two, err := h.pairs(ctx, a, weights)
-		if err != nil {
+		switch {
+		case errors.Is(err, errNothingFresh): // rows that are nearly all alike are not corrected
+		case err != nil:
 			return nil, err
+		default:
+			h.t.extrapolate(a, two, float64(n))
 		}
-		h.t.extrapolate(a, two, float64(n))
 	}
 	h.t.average(a)
 	return a, nil
@@ -655,7 +658,11 @@ func (h *holdOut) pairs(ctx context.Context, like *detector.Assessment, weights 
 				a := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
 				h.judge(a, []*fold{f}, weights[with:with+1])
 				name := h.t.Classes[[]*fold{one, other}[at].out[0]]
-				sum, of := mean.Classes[name], a.Classes[name]
+				sum := mean.Classes[name]
+				of, found := a.Classes[name]
+				if !found {
+					return nil, errNothingFresh
+				}
 				if sum.Curve == nil {
 					sum.Curve = make([]float64, len(of.Curve))
 				}
@@ -726,7 +733,8 @@ func (t *Data) calibrationImages() (int, error) {
 	return len(t.split.Calibration), nil
 }
 
-// judge assesses the classes that were left out in folds, with the weights of each.
+// judge assesses the classes that were left out in folds, with the weights of each. What
+// has no fresh rows to compare with is left out.
 func (h *holdOut) judge(a *detector.Assessment, folds []*fold, weights []map[string]float64) {
 	for i, f := range folds {
 		known, left := f.joint(f.known, weights[i]), f.joint(f.left, weights[i])
@@ -740,7 +748,7 @@ func (h *holdOut) judge(a *detector.Assessment, folds []*fold, weights []map[str
 					taken[f.takenFor[i]]++
 				}
 			}
-			if len(scores) > 0 {
+			if len(scores) > 0 && len(known) > 0 {
 				a.Classes[h.t.Classes[class]] = h.assessed(a, known, scores, taken)
 			}
 		}

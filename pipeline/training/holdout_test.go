@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -93,6 +94,97 @@ func TestHoldOut(t *testing.T) {
 	}
 	if !bytes.Equal(files[0], files[1]) {
 		t.Error("the detector depends on the number of cores")
+	}
+}
+
+// TestCaught: a threshold of the calibration's rank lies at the same rank, as a share, of the
+// known scores, and below the lowest where that is less than one of them.
+func TestCaught(t *testing.T) {
+	known, left := []float64{10, 20, 30, 40, 50, 60, 70, 80, 90}, []float64{5, 15, 25, 85}
+	for _, tt := range []struct {
+		share float64
+		n     int
+		want  float64
+	}{
+		{0.2, 0, 0.5},    // below 20, the second of nine
+		{0.25, 0, 0.625}, // half as often below 30
+		{0.05, 0, 0.125}, // half as often below 10, else below nothing
+		{0.2, 4, 0.5},    // rank 1 of 4: a fifth
+		{0.25, 4, 0.5},   // likewise: the share is not interpolated
+		{0.5, 5, 0.75},   // rank 3 of 5: a half
+	} {
+		if got := caught(known, slices.Clone(left), []float64{tt.share}, tt.n); math.Abs(got[0]-tt.want) > 1e-9 {
+			t.Errorf("%g with %d calibration images: %g caught, want %g", tt.share, tt.n, got[0], tt.want)
+		}
+	}
+}
+
+// TestFewCalibrate: where no threshold for 5% will exist, nothing is said of it.
+func TestFewCalibrate(t *testing.T) {
+	o := quick(nearTwins(t, 4, 45)) // 18 images calibrate
+	_, result, err := Train(t.Context(), o)
+	if err != nil || result.Assessment == nil {
+		t.Fatal(err, result)
+	}
+	if a := result.Assessment; slices.Contains(a.FalseAlarms, 0.05) || !slices.Contains(a.FalseAlarms, 0.07) || a.Caught != 0 || len(a.Curve) != len(a.FalseAlarms) || result.Threshold != nil {
+		t.Errorf("%d images calibrate: %+v", result.Rows.Calibration, a)
+	}
+	if i := result.Assessment.Interval; i == nil || !(0 <= i[0] && i[0] < result.Assessment.AUROC && result.Assessment.AUROC < i[1] && i[1] <= 1) {
+		t.Errorf("interval %v around %g", i, result.Assessment.AUROC)
+	}
+}
+
+// TestExtrapolate: of four classes the last takes away half of what the third took, and a class
+// that is told surely stays so.
+func TestExtrapolate(t *testing.T) {
+	of := func(aurocs ...float64) *detector.Assessment {
+		a := &detector.Assessment{FalseAlarms: []float64{0.05}, Classes: map[string]detector.AssessedClass{}}
+		for i, v := range aurocs {
+			a.Classes[string(rune('a'+i))] = detector.AssessedClass{AUROC: v, Curve: []float64{v - 0.4}}
+		}
+		return a
+	}
+	data := &Data{Table: &features.Table{Classes: []string{"a", "b", "c", "d"}}}
+	a := of(0.6, 0.7, 0.7, 1)
+	data.extrapolate(a, of(0.7, 0.8, 0.74, 1), 4)
+	data.average(a)
+	if math.Abs(a.AUROC-(0.75-0.06/2)) > 1e-9 || math.Abs(a.Caught-(0.35-0.06/2)) > 1e-9 || a.Classes["d"].AUROC != 1 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestFreshParts: each row of a class is in one part, groups stay together, and a class of one
+// group is in none.
+func TestFreshParts(t *testing.T) {
+	data, err := Open(t.Context(), quick(nearTwins(t, 3, 40)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	data.groups = make([]int, len(data.Labels))
+	for row, y := range data.Labels {
+		data.groups[row] = row / 2
+		if y == 2 {
+			data.groups[row] = 1000
+		}
+	}
+	seen, partOf := map[int]bool{}, map[int]int{}
+	for i, part := range data.freshParts(5) {
+		for _, row := range part {
+			if other, ok := partOf[data.groups[row]]; seen[row] || ok && other != i || data.Labels[row] == 2 {
+				t.Errorf("row %d of group %d is in part %d, its group in %d", row, data.groups[row], i, other)
+			}
+			seen[row], partOf[data.groups[row]] = true, i
+		}
+	}
+	want := 0
+	for _, row := range data.train.Index {
+		if data.Labels[row] != 2 {
+			want++
+		}
+	}
+	if len(seen) != want {
+		t.Errorf("%d rows of %d", len(seen), want)
 	}
 }
 

@@ -67,9 +67,11 @@ def of_detector(detector: Any) -> str:
         text += f"<p>in the long run it flags {100 * alarms[0]:.2g}% to {100 * alarms[1]:.2g}% of the images of known classes</p>"
     if not (assessed := detector.assessment):
         return text + "<p>" + ", ".join(cell(c) for c in detector.classes_[:MOST]) + "</p>" + rest(len(detector.classes_), "classes")
-    text += f"<p>a new class like these would be noticed with AUROC {assessed['auroc']:.3f}; at 5% false alarms {assessed['caught_at_5_percent']:.0%} are caught</p>"
+    known = 0.05 in assessed.get("false_alarms", [0.05])  # else too few images calibrate
+    caught = f"; at 5% false alarms {assessed['caught_at_5_percent']:.0%} are caught" if known else ""
+    text += f"<p>a new class like these would be noticed with AUROC {assessed['auroc']:.3f}{caught}</p>"
     hardest = sorted(assessed["classes"].items(), key=lambda item: item[1]["auroc"])
-    rows = [[cell(name), cell(a["auroc"]), cell(a["caught_at_5_percent"]), cell(a["taken_for"])] for name, a in hardest[:MOST]]
+    rows = [[cell(name), cell(a["auroc"]), cell(a["caught_at_5_percent"] if known else "–"), cell(a["taken_for"])] for name, a in hardest[:MOST]]
     return text + table(["if this class were new", "AUROC", "caught at 5%", "taken for"], rows) + rest(len(hardest), "classes")
 
 

@@ -3,7 +3,7 @@
 // methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
-//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment [flags]
 package main
 
 import (
@@ -90,7 +90,7 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.

@@ -62,13 +62,16 @@ type Learned struct {
 
 // Assessed is how well class hold-out found images of a new class.
 type Assessed struct {
-	AUROC  *float64 `json:"auroc"` // null where it was not made
-	Caught *float64 `json:"caught_at_5_percent"`
+	AUROC  *float64 `json:"auroc"`               // null where it was not made
+	Caught *float64 `json:"caught_at_5_percent"` // null likewise, and where too few images calibrate
 }
 
 func assessed(d *detector.Detector) (a Assessed) {
 	if d.Assessment != nil {
-		a.AUROC, a.Caught = &d.Assessment.AUROC, &d.Assessment.Caught
+		a.AUROC = &d.Assessment.AUROC
+		if at5, ok := d.Assessment.CaughtAt(0.05); ok {
+			a.Caught = &at5
+		}
 	}
 	return a
 }
