@@ -3,7 +3,6 @@ package training
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -16,7 +15,6 @@ import (
 // detector is trained on, not conditioned; no row is set aside for calibration.
 func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) error {
 	folds := t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0])
-	t.heldOut = slices.Repeat([]float64{math.NaN()}, len(t.Labels))
 	for k, rows := range folds {
 		t.Options.stage("folds of the calibration", k, len(folds))
 		fold, err := t.crossFold(ctx, rows)
@@ -49,16 +47,13 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 		return nil, err
 	}
 	d := trained.detector
-	verdicts, err := judged(ctx, d, raw.Rows, without)
+	verdicts, err := judged(ctx, d, raw.Rows, t.onePerGroup(without))
 	if err != nil {
 		return nil, err
 	}
-	for i, row := range without {
-		t.heldOut[row] = verdicts[i].Score
-	}
 	d.CalibrationScores = []float64{}
-	for _, row := range t.onePerGroup(without) {
-		d.CalibrationScores = append(d.CalibrationScores, t.heldOut[row])
+	for _, v := range verdicts {
+		d.CalibrationScores = append(d.CalibrationScores, v.Score)
 	}
 	slices.Sort(d.CalibrationScores)
 	d.Threshold = detector.Threshold(d.CalibrationScores, o.TargetTPR)

@@ -29,7 +29,6 @@ type Data struct {
 	different         int   // groups of rows with identical or nearly identical features, each alone without one
 	calibrated        []detector.Verdict
 	sample            []float32 // features of calibration images, at most detector.ReferenceImages
-	heldOut           []float64 // see Result.HeldOut
 	leftOut           int       // calibration rows that are not one of their group's
 	split             features.Parts
 	train, validation features.Rows

@@ -46,10 +46,6 @@ type Result struct {
 	// FalseAlarms is the interval of Detector.FalseAlarms; null likewise.
 	FalseAlarms *[2]float64 `json:"false_alarms"`
 
-	// HeldOut has for each row, with folds, its score by the detector of the fold that was
-	// trained without it; NaN without a label. nil without folds.
-	HeldOut []float64 `json:"-"`
-
 	Rows     detector.RowCount `json:"rows"`
 	Warnings []string          `json:"warnings"` // what a person should know; advice names fields of Options
 }
@@ -116,7 +112,6 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	if err := raw.warnOfFar(ctx, result, d); err != nil {
 		return nil, nil, err
 	}
-	result.HeldOut = raw.heldOut
 	if d.Validation, err = raw.validate(ctx, d); err != nil {
 		return nil, nil, err
 	}

@@ -235,13 +235,6 @@ class Detector(Commands):
         self._call("verdicts", _made_by(X), [x, empty, empty, scores], quick=len(x) <= 256)
         return scores
 
-    def _held_out(self, n: int) -> np.ndarray:
-        """Returns the scores of the n rows of a training with folds, each by the detector of
-        the fold that was trained without it."""
-        scores = np.empty(n)
-        self._call("held_out", buffers=[scores], quick=True)
-        return scores
-
     def log_confidences(self, X: Any) -> np.ndarray:
         """Returns the logarithm of the confidence in each class, float64 [n, classes]: each
         class is judged on its own, so that all confidences of a new image may be small."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ def flat(images: Any) -> Iterator[tuple[Any, Any]]:
         yield images.read(), None
     elif hasattr(images, "columns") and hasattr(images, "iloc"):
         raise OptionError(f"a data frame has several columns: give the one with the images, such as frame[{str(images.columns[0])!r}]")
+    elif isinstance(images, Mapping):
+        raise OptionError(f"a dictionary has several entries: give pairs of the image and its label, such as ((s[{next(iter(images), 'image')!r}], s['label']) for s in loader)")
     elif isinstance(images, np.ndarray) or hasattr(images, "detach") or hasattr(images, "__dlpack__") or hasattr(images, "__array__"):
         yield from _of_array(images)
     elif (labels := _labels_of_pair(images)) is not None:
@@ -92,8 +94,12 @@ def _labels_of_pair(pair: Any) -> Any:
     if isinstance(labels, np.ndarray) or hasattr(labels, "detach"):
         labels = _arrays._array(labels, "labels")
         return np.atleast_1d(labels) if labels.ndim < 2 and labels.dtype.kind in ("iuUO" if text else "iu") else None
-    batch = hasattr(images, "shape") or isinstance(images, (tuple, list))
-    if batch and isinstance(labels, (tuple, list)) and labels and all(isinstance(v, (int, np.integer)) for v in labels):
+    if not isinstance(labels, (tuple, list)) or not labels:
+        return None
+    # A DataLoader leaves a batch's labels that are text in a tuple.
+    if getattr(images, "ndim", 0) == 4 and len(images) == len(labels) and all(isinstance(v, str) for v in labels):
+        return labels
+    if (hasattr(images, "shape") or isinstance(images, (tuple, list))) and all(isinstance(v, (int, np.integer)) for v in labels):
         return labels
     return None
 

@@ -88,6 +88,10 @@ class Embedded(Room):
         for pair in [[image, "b.jpg"], [np.array(["a.jpg", "b.jpg"]), np.array(["c.jpg", "d.jpg"])]]:
             self.assertTrue(all(label is None for _, label in _images.flat(pair)))
         self.assertEqual([label for _, label in _images.flat((image, "shoe"))], ["shoe"])
+        # As a DataLoader gives labels that are text.
+        self.assertEqual([label for _, label in _images.flat([[self.images[:2], ("a", "b")]])], ["a", "b"])
+        with self.assertRaisesRegex(ValueError, "a dictionary has several entries"):
+            list(_images.flat([{"image": image, "label": 0}]))
 
     def test_data_sets_end_at_their_length(self) -> None:
         class Circle:

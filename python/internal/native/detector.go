@@ -64,13 +64,7 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 		c.warn(command.WarningInWords("train", w))
 	}
 	r.Warnings = []string{}
-	handle := hold(d)
-	opened, err := held(handle)
-	if err != nil {
-		return nil, err
-	}
-	opened.heldOut = r.HeldOut
-	return map[string]any{"detector": handle, "result": r, "about": command.Describe(d, r)}, nil
+	return map[string]any{"detector": hold(d), "result": r, "about": command.Describe(d, r)}, nil
 }
 
 // checkRows refuses rows with values that no features have.
@@ -206,12 +200,6 @@ func verdicts(c *call, o *opened, a rowsArguments, buffers []Buffer) (any, error
 		return nil, err
 	}
 	return nil, fillVerdicts(buffers[1:], all)
-}
-
-// heldOut fills a buffer with the scores of the rows of a training by the detectors of its
-// folds, each by the one that was trained without the row.
-func heldOut(_ *call, o *opened, _ handleArguments, buffers []Buffer) (any, error) {
-	return nil, fill(buffers, 0, o.heldOut)
 }
 
 // fillVerdicts fills buffers: labels (int64), confidences, scores (float64), whether an image

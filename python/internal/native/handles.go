@@ -16,8 +16,6 @@ import (
 type opened struct {
 	*pipeline.Detector
 
-	heldOut []float64 // see training.Result; nil of a file
-
 	mu    sync.RWMutex // held for reading while the judge is in use
 	judge *pipeline.Judge
 	how   string // the judge was opened

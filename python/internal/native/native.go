@@ -34,7 +34,7 @@ type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, e
 var functions = map[string]function{
 	"setup": setup, "options": describe, "run": run, "embed": embed, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
 	"train": train, "load": load, "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
-	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": measure, "held_out": ofDetector(heldOut),
+	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": measure,
 }
 
 // call is one call of a function, which another thread may cancel or look at.
@@ -151,7 +151,7 @@ func kind(err error) string {
 		return "permission"
 	case is(pipeline.ErrDetector, pipeline.ErrSignature):
 		return "detector"
-	case is(features.ErrNotSet, features.ErrDamaged, features.ErrVersion, features.ErrFingerprint, features.ErrOtherImages, features.ErrLocked):
+	case is(features.ErrNotSet, features.ErrDamaged, features.ErrVersion, features.ErrFingerprint, features.ErrOtherImages, features.ErrLocked, features.ErrShards, features.ErrOtherShard):
 		return "features"
 	case is(pipeline.ErrOtherModel, features.ErrDrifted):
 		return "model"
