@@ -53,7 +53,8 @@ def rows(x: Any, columns: int | None = None) -> np.ndarray:
 def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the index of each row's class as int64 [n], -1 for what has no label, and the
     classes, sorted: None, NaN, pandas' NA, what is masked, and -1 in an array of whole numbers,
-    as `Features.labels` has it."""
+    as `Features.labels` has it, unless the labels are -1 and 1 alone: two classes, as
+    scikit-learn has them."""
     masked = np.ma.getmaskarray(y) if np.ma.is_masked(y) else None
     y = _array(y if masked is None else y.data, "labels")
     if y.shape != (n,):
@@ -64,7 +65,7 @@ def labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
         nothing = getattr(sys.modules.get("pandas"), "NA", None)
         known = np.array([v is not None and v is not nothing and v == v for v in y], dtype=bool)
     elif y.dtype.kind == "i":
-        known = y != -1
+        known = (y != -1) | np.array_equal(np.unique(y), [-1, 1])
     else:
         known = np.ones(n, dtype=bool)
     if masked is not None:

@@ -29,6 +29,9 @@ _JUDGED = np.dtype(_FIELDS, align=True)
 _ANSWER = np.dtype([("path", object), *_FIELDS, ("error", object)], align=True)
 
 
+_UNREAD = np.iinfo(np.int64).min  # -1 would be the last class
+
+
 class Verdicts(np.recarray):
     """What a detector says of rows or images: a NumPy array with named columns.
 
@@ -38,8 +41,9 @@ class Verdicts(np.recarray):
     - ``ood``: whether the score is below the threshold; True where there is an error, so that
       no filter lets pass what was not judged
     - ``p_value``: the chance that an image like the training images scores this low
-    - ``path`` and ``error``, of `Detector.detect` alone; where there is an error, the
-      label is -1, the class None, and the numbers are NaN
+    - ``path`` and ``error``, of `Detector.detect` alone; where there is an error, the class is
+      None, the numbers are NaN, and the label is the least int64, so that ``classes_[label]`` is
+      an IndexError, where -1 would be the last class
     - ``ok``: whether there is no error
 
     ``verdicts["class"]`` and ``verdicts.score`` are columns, ``verdicts[verdicts.ood]`` are
@@ -274,7 +278,7 @@ class Detector(Commands):
             failed = bool(a.get("error"))
             path = _native.decode(a["path"]) if a["path"] else None
             if failed:
-                verdicts[i] = (path, None, -1, np.nan, np.nan, True, np.nan, a["error"])
+                verdicts[i] = (path, None, _UNREAD, np.nan, np.nan, True, np.nan, a["error"])
             else:
                 verdicts[i] = (path, classes[a["label"]], a["label"], a["confidence"], a["score"], a["ood"], a["p_value"], None)
         failed = np.flatnonzero(~verdicts.ok)
@@ -333,9 +337,9 @@ def train(X: Any, y: Any = None, *, model: str | os.PathLike[str] | Features | N
     """Trains a detector on features or images.
 
     X is a feature set (`load_features`, `extract`, `embed`), a list of such sets, or an array
-    [n, d] with the labels y [n], where None and NaN mean no label. An array of float32 in C
-    order is read in place; other numbers are converted once. Tensors of PyTorch on the CPU
-    are taken as they are.
+    [n, d] with the labels y [n], where None, NaN and -1 mean no label (-1 and 1 alone are
+    two classes). An array of float32 in C order is read in place; other numbers are converted
+    once. Tensors of PyTorch on the CPU are taken as they are.
 
     model names the model of an array's rows, so that the detector judges images, too: its
     folder or name, or features that it made. With images in the place of X, which are what

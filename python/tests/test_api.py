@@ -195,6 +195,10 @@ class Detectors(Trained):
         with self.assertWarnsRegex(mlrbfn.DataWarning, "images without a label are left out: 30"):
             detector = mlrbfn.train(self.x, y, epochs=2)
         self.assertEqual(detector.result["rows"]["unlabelled"], 30)
+        for y, classes in [(np.arange(300) % 2 * 2 - 1, [-1, 1]), (np.arange(300) % 3 - 1, [0, 1])]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", mlrbfn.DataWarning)
+                self.assertEqual(mlrbfn.train(self.x, y, epochs=1, no_assess=True).classes_.tolist(), classes)
 
     def test_many_threads(self) -> None:
         want, got = self.detector.score(self.x), [None] * 8
@@ -422,6 +426,9 @@ class Images(unittest.TestCase):
         bad = v[~v.ok]
         self.assertEqual((len(bad), bad[0]["class"], bool(bad[0].ood)), (1, None, True))
         self.assertTrue(bad[0].path.endswith("broken.png") and bad[0].error)
+        self.assertEqual(self.detector.classes_[v[v.ok].label].tolist(), v[v.ok].predicted.tolist())
+        with self.assertRaises(IndexError):
+            self.detector.classes_[v.label]
         with self.assertRaisesRegex(mlrbfn.Error, "broken.png"):
             self.detector.detect(self.room / "train", errors="raise")
         with warnings.catch_warnings():
