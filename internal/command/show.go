@@ -174,6 +174,9 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 	if note := corrected(d); note != "" {
 		fmt.Fprintf(w, "note: %s\n", note)
 	}
+	if d.Training.Review != nil {
+		fmt.Fprintf(w, "note: %s\n", reviewText(d))
+	}
 	for _, err := range s.Missing {
 		fmt.Fprintf(w, "note: %v\n", c.advise(err))
 	}

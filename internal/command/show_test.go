@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // shownJSON is what show --json prints, as a program reads it.
@@ -148,4 +149,36 @@ func TestShowKinds(t *testing.T) {
 			t.Errorf("%s: no map", name)
 		}
 	}
+}
+
+// TestCalibrate: the list of the lowest calibration images comes back with a mark, the new
+// detector has the threshold without that image, and show says so.
+func TestCalibrate(t *testing.T) {
+	t.Chdir(t.TempDir())
+	shapes(t)
+	out, _ := call(t, done, "calibrate", "--detector", "old.safetensors", "--lowest", "3")
+	if lines := strings.Split(out, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "p-value") || !strings.Contains(lines[1], ".png") {
+		t.Error(out)
+	}
+	call(t, done, "calibrate", "--detector", "old.safetensors", "--lowest", "3", "--list", "list.csv")
+	lines := strings.SplitAfter(string(contents(t, "list.csv")), "\n")
+	lines[1] = strings.TrimSpace(lines[1]) + "x\n"
+	write(t, "list.csv", strings.Join(lines, ""))
+	out, _ = call(t, done, "calibrate", "--detector", "old.safetensors", "--trim", "list.csv", "--out", "new.safetensors", "--json")
+	var result struct {
+		Calibration int
+		Review      detector.CalibrationReview
+		Before      float64 `json:"threshold_before"`
+		Threshold   float64
+	}
+	if err := json.Unmarshal([]byte(out), &result); err != nil || result.Review != (detector.CalibrationReview{Reviewed: 3, Removed: 1}) || result.Calibration != 17 || result.Threshold <= result.Before {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, _ = call(t, done, "show", "new.safetensors"); !strings.Contains(out, "looked at the 3 calibration images that scored lowest and removed 1 of them; 17 remain") {
+		t.Error(out)
+	}
+	write(t, "list.csv", lines[0])
+	fails(t, "--lowest: with 0 of 0 images removed, the new threshold is not below 1 that nobody looked at", "calibrate", "--detector", "old.safetensors", "--trim", "list.csv", "--out", "new.safetensors")
+	refused(t, "--out", "calibrate", "--detector", "old.safetensors", "--trim", "list.csv")
+	refused(t, "--lowest", "calibrate", "--detector", "old.safetensors", "--trim", "list.csv", "--out", "new.safetensors", "--lowest", "4")
 }

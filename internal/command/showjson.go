@@ -1,8 +1,6 @@
 package command
 
 import (
-	"math"
-
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -11,24 +9,25 @@ import (
 // Names of the JSON object that show prints.
 type (
 	summaryJSON struct {
-		Detector    string                    `json:"detector"`
-		Out         string                    `json:"out,omitempty"`
-		Classes     []evaluation.SummaryClass `json:"classes"`
-		Confusion   []confusedJSON            `json:"confusion"` // of validation images
-		Threshold   *float64                  `json:"threshold"`
-		TargetTPR   float64                   `json:"target_tpr"`
-		FalseAlarms *[2]float64               `json:"false_alarms"`
-		Score       string                    `json:"scores"`
-		Assessment  *pipeline.Assessment      `json:"assessment"`
-		Seeds       []uint64                  `json:"seeds"`
-		Rows        detector.RowCount         `json:"rows"`
-		Model       string                    `json:"model,omitempty"`
-		ModelSHA256 string                    `json:"model_sha256,omitempty"`
-		Fingerprint string                    `json:"fingerprint,omitempty"`
-		Features    []detector.TrainingSet    `json:"features"`
-		Tool        string                    `json:"tool,omitempty"`
-		Command     string                    `json:"command"`
-		Missing     []string                  `json:"missing"`
+		Detector    string                      `json:"detector"`
+		Out         string                      `json:"out,omitempty"`
+		Classes     []evaluation.SummaryClass   `json:"classes"`
+		Confusion   []confusedJSON              `json:"confusion"` // of validation images
+		Threshold   *float64                    `json:"threshold"`
+		TargetTPR   float64                     `json:"target_tpr"`
+		FalseAlarms *[2]float64                 `json:"false_alarms"`
+		Review      *detector.CalibrationReview `json:"calibration_review,omitempty"`
+		Score       string                      `json:"scores"`
+		Assessment  *pipeline.Assessment        `json:"assessment"`
+		Seeds       []uint64                    `json:"seeds"`
+		Rows        detector.RowCount           `json:"rows"`
+		Model       string                      `json:"model,omitempty"`
+		ModelSHA256 string                      `json:"model_sha256,omitempty"`
+		Fingerprint string                      `json:"fingerprint,omitempty"`
+		Features    []detector.TrainingSet      `json:"features"`
+		Tool        string                      `json:"tool,omitempty"`
+		Command     string                      `json:"command"`
+		Missing     []string                    `json:"missing"`
 	}
 	confusedJSON struct {
 		Label  string `json:"label"`
@@ -44,9 +43,7 @@ func (c *command) summaryJSON(s *pipeline.Summary, file, out string) summaryJSON
 		Assessment: d.Assessment, Seeds: d.Seeds, Rows: d.Training.Rows, Model: d.Source.Model, ModelSHA256: d.Source.SHA256, Fingerprint: d.Source.Fingerprint,
 		Features: append([]detector.TrainingSet{}, d.Training.Sets...), Tool: d.Training.Tool, Command: trainLine(d, file), Missing: []string{},
 	}
-	if !math.IsInf(d.Threshold, -1) {
-		j.Threshold = &d.Threshold
-	}
+	j.Threshold, j.Review = thresholdOf(d.Threshold), d.Training.Review
 	if s.Validation != nil {
 		for _, cell := range s.Validation.Confusion {
 			j.Confusion = append(j.Confusion, confusedJSON{d.Classes[cell.Label], d.Classes[cell.Given], cell.Images})

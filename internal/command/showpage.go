@@ -33,6 +33,9 @@ func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.
 	if note := corrected(s.Detector); note != "" {
 		page.Notes = append(page.Notes, sentence(note))
 	}
+	if s.Detector.Training.Review != nil {
+		page.Notes = append(page.Notes, sentence(reviewText(s.Detector)))
+	}
 	for _, err := range s.Missing {
 		page.Notes = append(page.Notes, sentence(c.advise(err).Error()))
 	}
@@ -88,7 +91,7 @@ func detectorFacts(d *pipeline.Detector) []evaluation.Fact {
 		facts = append(facts, evaluation.Fact{Name: "split", Value: "kept from the detector that images were added to; training on these feature sets anew divides them otherwise"})
 	}
 	if n := len(d.Relabelled); n > 0 {
-		facts = append(facts, evaluation.Fact{Name: "labels changed by issues.csv", Value: strconv.Itoa(n)})
+		facts = append(facts, evaluation.Fact{Name: "labels changed, by issues.csv or a review of calibration images", Value: strconv.Itoa(n)})
 	}
 	return facts
 }

@@ -51,7 +51,7 @@ func addTrain(c *command) {
 	c.readsURLs = []string{"features", "val", "calibration"}
 	c.section("input")
 	c.StringArrayVar(&o.Features, "features", nil, "feature set `FEATURES` to train on (repeat for several)")
-	c.StringVar(&o.Exclude, "exclude", "", "leave out the images in `FILE`, an issues.csv of inspect")
+	c.StringVar(&o.Exclude, "exclude", "", "leave out the images in `FILE`: an issues.csv, or paths")
 	c.StringVar(&o.Relabel, "relabel", "", "give images the class that `FILE`, an issues.csv, suggests")
 	t.adding = addAddFlags(c)
 	c.programOnly("features")

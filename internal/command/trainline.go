@@ -42,7 +42,7 @@ func trainLine(d *pipeline.Detector, out string) string {
 	return t.line()
 }
 
-// corrected says which labels the training was given by an issues.csv, whose name the
+// corrected says which labels the training was given by an issues.csv or a review of calibration images, whose name the
 // detector does not have; "" for none.
 func corrected(d *pipeline.Detector) string {
 	if len(d.Relabelled) == 0 {
@@ -54,7 +54,7 @@ func corrected(d *pipeline.Detector) string {
 			left++
 		}
 	}
-	return fmt.Sprintf("by an issues.csv, %s left out and %s given another label: to repeat the training, add its --exclude or --relabel",
+	return fmt.Sprintf("by an issues.csv or a review of calibration images, %s left out and %s given another label: to repeat the training, add --exclude or --relabel",
 		plural(left, "%d image was", "%d images were"), plural(len(d.Relabelled)-left, "%d image was", "%d images were"))
 }
 

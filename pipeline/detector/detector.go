@@ -104,6 +104,8 @@ type TrainingRecord struct {
 
 	ClassCalibration []int `json:"class_calibration,omitempty"` // calibration rows per class; nil where they have no labels
 
+	Review *CalibrationReview `json:"calibration_review,omitempty"` // of the calibration images, by a person; nil without
+
 	// ClassType is "int", "float" or "bool" where Python gave classes that were not text,
 	// for Python to give them back so.
 	ClassType string `json:"class_type,omitempty"`
@@ -261,6 +263,25 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 		}
 	}
 	return verdicts, nil
+}
+
+// EachVerdict calls do with the verdict on each of some rows, whose features row gives.
+func (d *Detector) EachVerdict(ctx context.Context, row func(int) []float32, rows []int, do func(row int, v Verdict)) error {
+	x := make([]float32, 0, verdictBlock*d.Dim())
+	for part := range slices.Chunk(rows, verdictBlock) {
+		x = x[:0]
+		for _, r := range part {
+			x = append(x, row(r)...)
+		}
+		verdicts, err := d.VerdictsContext(ctx, x)
+		if err != nil {
+			return err
+		}
+		for i, r := range part {
+			do(r, verdicts[i])
+		}
+	}
+	return nil
 }
 
 // scores returns the scores to judge the rows x by, of which the heads say own. It

@@ -76,7 +76,7 @@ func (s *Summary) drawMap(ctx context.Context, pictures images.Set, parts []Summ
 		m.Points = append(m.Points, p)
 	}
 	at := 0
-	return m, s.judge(ctx, s.data.Row, rows, func(_ int, v detector.Verdict) {
+	return m, s.Detector.EachVerdict(ctx, s.data.Row, rows, func(_ int, v detector.Verdict) {
 		m.Points[at].Verdict = v
 		at++
 	})

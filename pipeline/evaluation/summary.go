@@ -245,26 +245,6 @@ func (s *Summary) parts() []SummaryPart {
 // mostJudged bounds how many images are judged.
 const mostJudged = 20_000
 
-// judge judges rows of the training features.
-func (s *Summary) judge(ctx context.Context, row func(int) []float32, rows []int, do func(row int, v detector.Verdict)) error {
-	const block = 512
-	x := make([]float32, 0, block*s.Detector.Dim())
-	for part := range slices.Chunk(rows, block) {
-		x = x[:0]
-		for _, r := range part {
-			x = append(x, row(r)...)
-		}
-		verdicts, err := s.Detector.VerdictsContext(ctx, x)
-		if err != nil {
-			return err
-		}
-		for i, r := range part {
-			do(r, verdicts[i])
-		}
-	}
-	return nil
-}
-
 // validate counts the verdicts on the validation rows for a file that has no counts.
 func (s *Summary) validate(ctx context.Context) error {
 	rows := s.Detector.Splits["validation"]
@@ -272,7 +252,7 @@ func (s *Summary) validate(ctx context.Context) error {
 		return nil
 	}
 	v := &detector.Validation{Flagged: make([]detector.FlaggedImages, len(s.Detector.Classes))}
-	err := s.judge(ctx, s.data.Row, features.Every(rows, mostJudged), func(row int, verdict detector.Verdict) {
+	err := s.Detector.EachVerdict(ctx, s.data.Row, features.Every(rows, mostJudged), func(row int, verdict detector.Verdict) {
 		if y := int(s.data.Labels[row]); y >= 0 {
 			v.Give(y, verdict)
 			v.Flag(y, verdict)
@@ -318,7 +298,7 @@ func (s *Summary) closest(ctx context.Context, pictures images.Set, o SummaryOpt
 	}
 	var all []ClosestImage
 	var at []int
-	err := s.judge(ctx, row, features.Every(rows, mostJudged), func(row int, v detector.Verdict) {
+	err := s.Detector.EachVerdict(ctx, row, features.Every(rows, mostJudged), func(row int, v detector.Verdict) {
 		all, at = append(all, ClosestImage{Score: v.Score, Threshold: d.ThresholdOf(v.Label), Given: v.Class, OOD: v.OOD}), append(at, row)
 	})
 	if err != nil {

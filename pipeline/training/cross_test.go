@@ -1,8 +1,14 @@
 package training
 
 import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
@@ -110,5 +116,75 @@ func TestFoldsThatAreRefused(t *testing.T) {
 		if _, _, err := Train(t.Context(), o); options.Name(err) != "Calibration" {
 			t.Errorf("%d folds: %v", n, err)
 		}
+	}
+}
+
+// TestFramesThatGetNoisier: where later frames of a video are farther off, random frames of
+// new videos are flagged as often as promised; were the first frames to calibrate, too many
+// would be.
+func TestFramesThatGetNoisier(t *testing.T) {
+	t.Parallel()
+	const videos, frames, folds, alpha = 100, 4, 4, 0.2
+	row := func(rng *rand.Rand, video, frame int) []float32 {
+		spread := 0.3 * float64(1+frame)
+		return []float32{float32(4*(video%2)) + float32(spread*rng.NormFloat64()), float32(spread * rng.NormFloat64())}
+	}
+	var drawn, first float64
+	const seeds = 5
+	for seed := range uint64(seeds) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		dir := t.TempDir()
+		var x, fresh []float32
+		var labels []int64
+		var images strings.Builder
+		for video := range videos {
+			for frame := range frames {
+				x, labels = append(x, row(rng, video, frame)...), append(labels, int64(video%2))
+				fmt.Fprintf(&images, "{\"path\":\"v%d_%d.png\"}\n", video, frame)
+			}
+		}
+		for video := range 1000 {
+			fresh = append(fresh, row(rng, video, rng.IntN(frames))...)
+		}
+		err := errors.Join(npy.WriteFile(filepath.Join(dir, "features.npy"), x, len(labels), 2), npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, len(labels)),
+			os.WriteFile(filepath.Join(dir, "images.jsonl"), []byte(images.String()), 0o666))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := quick(dir)
+		o.Calibration.Folds, o.TargetTPR, o.Seeds, o.GroupBy, o.Score = folds, 1-alpha, []uint64{seed}, "^v[0-9]+", detector.HeadScore
+		d, _, err := Train(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		share := func() (share float64) {
+			for _, v := range d.Verdicts(fresh) {
+				if v.OOD {
+					share += 1. / 1000 / seeds
+				}
+			}
+			return share
+		}
+		drawn += share()
+		data, err := Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, rows := range data.folds(folds, seed) {
+			scores := d.Folds[k].CalibrationScores[:0]
+			for _, row := range rows {
+				if row%frames == 0 {
+					scores = append(scores, d.Folds[k].Verdicts(x[2*row : 2*row+2])[0].Score)
+				}
+			}
+			slices.Sort(scores)
+		}
+		first += share()
+		if err := data.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slack := 3 * math.Sqrt(alpha*(1-alpha)/(videos*seeds)); math.Abs(drawn-alpha) > slack || first < alpha+2*slack {
+		t.Errorf("%.3f are flagged, and %.3f if first frames calibrate; %g ± %.3f was asked for", drawn, first, alpha, slack)
 	}
 }

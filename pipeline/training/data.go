@@ -172,12 +172,13 @@ func (t *Data) sameFeatures() (err error) {
 // correct changes labels as Exclude and Relabel say.
 func (t *Data) correct() error {
 	var lists [2][]Issue
+	read := []func(string) ([]Issue, error){ReadExcluded, ReadIssues}
 	for i, file := range []string{t.Options.Exclude, t.Options.Relabel} {
 		if file == "" {
 			continue
 		}
 		var err error
-		if lists[i], err = ReadIssues(file); err != nil {
+		if lists[i], err = read[i](file); err != nil {
 			return options.Errorf([]string{"Exclude", "Relabel"}[i], "%w", err)
 		}
 	}
@@ -206,7 +207,11 @@ func (t *Data) correct() error {
 	t.Labels = labels
 	t.hard = hard
 	t.excluded += excluded
-	t.Warnings = append(t.Warnings, fmt.Sprintf("as issues.csv says, copies left out: %d; images given another label: %d", excluded, relabelled))
+	said := fmt.Sprintf("as the lists of ‹Exclude› and ‹Relabel› say, images left out of all parts: %d; images given another label: %d", excluded, relabelled)
+	if excluded > 0 {
+		said += ". What is promised holds for images like those that are left"
+	}
+	t.Warnings = append(t.Warnings, said)
 	return nil
 }
 

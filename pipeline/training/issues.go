@@ -22,9 +22,10 @@ const (
 	Duplicate IssueKind = "duplicate" // it shows the same as an earlier row
 	Leak      IssueKind = "leak"      // a test image shows the same
 	Outlier   IssueKind = "outlier"   // it is far from every class
+	Listed    IssueKind = "listed"    // a person wants it left out; never in issues.csv
 )
 
-// IssueKinds lists all kinds.
+// IssueKinds lists the kinds that issues.csv has.
 var IssueKinds = []IssueKind{Label, Duplicate, Leak, Outlier}
 
 // Issue is a line of the file issues.csv: what an inspection found wrong with images,
@@ -122,6 +123,24 @@ func ParseIssues(name string, data []byte) ([]Issue, error) {
 	return all, nil
 }
 
+// ReadExcluded reads a file of Options.Exclude: issues, or a list of paths, one a line.
+func ReadExcluded(file string) (all []Issue, err error) {
+	data, err := disk.ReadFile(file, disk.Page)
+	if err != nil {
+		return nil, err
+	}
+	text := strings.TrimPrefix(string(data), "\ufeff")
+	if text == "" || strings.HasPrefix(text, columns[0]+",") {
+		return ParseIssues(file, data)
+	}
+	for line := range strings.Lines(text) {
+		if path := strings.TrimRight(line, "\r\n"); path != "" {
+			all = append(all, Issue{Path: path, Row: -1, Kind: Listed, OtherRow: -1})
+		}
+	}
+	return all, nil
+}
+
 // CorrectedLabels returns copies of the labels of feature sets, in their order, with −1 for the
 // rows of exclude that another row or a test image shows, and with the suggested class
 // for those of relabel, as far as they are of the kind Label. The other rows of exclude are
@@ -145,12 +164,14 @@ func CorrectedLabels(labels []int64, classes []string, sets []*features.Set, exc
 		}
 	}
 	find := func(i Issue) (int, error) {
-		if i.Row < len(paths) && paths[i.Row] == i.Path {
+		if i.Row >= 0 && i.Row < len(paths) && paths[i.Row] == i.Path {
 			return i.Row, nil
 		}
 		switch all := rows[i.Path]; {
 		case i.Path != "" && len(all) == 1:
 			return all[0], nil
+		case i.Kind == Listed && len(all) > 1:
+			return 0, fmt.Errorf("the features have %d images with the path %q", len(all), i.Path)
 		case i.Path == "" || len(all) > 1:
 			return 0, fmt.Errorf("row %d (%q) is not that image in these features: inspect them again", i.Row, i.Path)
 		}

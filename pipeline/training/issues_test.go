@@ -2,6 +2,7 @@ package training_test
 
 import (
 	"encoding/csv"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
@@ -105,6 +107,36 @@ func TestLabels(t *testing.T) {
 	for _, bad := range []training.Issue{at(99, training.Label, "0"), {Row: 0, Path: "absent.png", Kind: training.Label}, at(1, training.Label, "none such")} {
 		if _, _, err := training.CorrectedLabels(labels, []string{"0", "1"}, []*features.Set{set}, nil, []training.Issue{bad}); err == nil {
 			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
+
+// TestExcludeAList: images of a plain list of paths are in no part; a path that is not there,
+// or that two images have, is refused.
+func TestExcludeAList(t *testing.T) {
+	t.Parallel()
+	dir := pipetest.Clouds(t, 1, 50, pipetest.TwoLabels, pipetest.Two...)
+	var images strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&images, "{\"path\":\"a/%d, x.png\"}\n", min(i, 98))
+	}
+	list := filepath.Join(dir, "list.txt")
+	write := func(file, text string) {
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(dir, "images.jsonl"), images.String())
+	o := training.Options{Features: []string{dir}, Exclude: list, Train: head.TrainOptions{Epochs: 1}, NoHoldOut: true}
+	write(list, "\ufeffa/3, x.png\r\n\na/70, x.png")
+	d, result, err := training.Train(t.Context(), o)
+	if err != nil || d.Relabelled[3] != -1 || d.Relabelled[70] != -1 || len(d.Relabelled) != 2 || result.Rows.Unlabelled != 2 || !strings.Contains(strings.Join(result.Warnings, ""), "left out of all parts: 2") {
+		t.Errorf("%v, %+v, %v", d.Relabelled, result, err)
+	}
+	for text, says := range map[string]string{"": "first line", "path,row\n": "first line", "a/100, x.png": "no image", "a/98, x.png\n": "2 images"} {
+		write(list, text)
+		if _, _, err := training.Train(t.Context(), o); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type Options struct {
 	// Exclude and Relabel are files issues.csv of an inspection of Features, from which
 	// a person may have deleted lines. Copies and leaks of Exclude are left out; its wrong
 	// labels and outliers are not trained on, but validate and calibrate where they would
-	// without it. Images of Relabel whose label seemed wrong get the suggested class, even if Exclude has
+	// without it. Exclude may also be a list of paths, one a line, which are left out. Images of Relabel whose label seemed wrong get the suggested class, even if Exclude has
 	// them too.
 	Exclude, Relabel string
 

@@ -207,7 +207,7 @@ class TrainOptions(TypedDict, total=False):
     """Options of `mlrbfn train`.
 
     exclude : path, default None
-        leave out the images in FILE, an issues.csv of inspect
+        leave out the images in FILE: an issues.csv, or paths
 
     relabel : path, default None
         give images the class that FILE, an issues.csv, suggests

@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -34,6 +35,8 @@ type kind struct {
 	// calibration, if set, makes a feature set for calibration.
 	calibration func(*world, set) set
 	groupBy     string
+	folds       int
+	strays      int // of the training rows, the last so many are of no class, and a person finds them
 }
 
 type set struct {
@@ -140,6 +143,34 @@ var kinds = []kind{
 	}},
 	{name: "400 videos of 1 to 9 frames, --group-by", make: videos, fresh: frame, groupBy: "^v[0-9]+"},
 	{name: "the same without --group-by", make: videos, fresh: frame},
+	{name: "400 videos of 1 to 9 frames that get noisier, --group-by, cross:5", make: noisier, fresh: noisyFrame, groupBy: "^v[0-9]+", folds: 5},
+	{name: "1,900 rows and 100 of another class as strays", make: func(w *world) (s set) {
+		s = times(1900, 1)(w)
+		for i := range 100 {
+			s.add(w.row(large), i%large)
+		}
+		return s
+	}, strays: 100},
+}
+
+// noisier are videos whose later frames are unlike what was before.
+func noisier(w *world) (s set) {
+	for v := range 400 {
+		video := w.video()
+		for f := range 1 + w.rng.IntN(9) {
+			s.add(w.row(v%large, video, w.normal(noise*float64(f))), v%large)
+			s.groups = append(s.groups, v)
+		}
+	}
+	return s
+}
+
+const noise = 0.25 // that each frame adds
+
+// noisyFrame is any frame of a new video.
+func noisyFrame(w *world) ([]float32, int) {
+	c := w.rng.IntN(large)
+	return w.row(c, w.video(), w.normal(noise*float64(w.rng.IntN(1+w.rng.IntN(9))))), c
 }
 
 func withSingles(w *world) set {
@@ -185,25 +216,26 @@ func (s set) write(dir string) error {
 	return npy.WriteFile(filepath.Join(dir, "labels.npy"), s.labels, len(s.labels))
 }
 
-// measure returns the share of new rows that a detector flags.
-func (k kind) measure(ctx context.Context, seed uint64, dir string, newRows int) (float64, error) {
+// measure returns the share of new rows that a detector flags; with strays also the share
+// of new strays, and again both once a person has looked at the lowest calibration rows.
+func (k kind) measure(ctx context.Context, seed uint64, dir string, newRows int) ([]float64, error) {
 	w := newWorld(seed, large+singles)
 	train := k.make(w)
 	if err := train.write(filepath.Join(dir, "train")); err != nil {
-		return 0, err
+		return nil, err
 	}
 	opts := options(k, filepath.Join(dir, "train"))
 	opts.Seeds = []uint64{seed}
 	if k.calibration != nil {
 		own := filepath.Join(dir, "calibration")
 		if err := k.calibration(w, train).write(own); err != nil {
-			return 0, err
+			return nil, err
 		}
 		opts.Calibration.Features = own
 	}
 	d, _, err := pipeline.Train(ctx, opts)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var x []float32
 	for i := range newRows {
@@ -215,13 +247,58 @@ func (k kind) measure(ctx context.Context, seed uint64, dir string, newRows int)
 		}
 		x = append(x, row...)
 	}
-	flagged := 0
-	for _, v := range d.Verdicts(x) {
+	shares := []float64{flagged(d, x)}
+	if k.strays == 0 {
+		return shares, nil
+	}
+	var strays []float32
+	for range newRows {
+		strays = append(strays, w.row(large)...)
+	}
+	shares = append(shares, flagged(d, strays))
+	if err := trim(ctx, d, len(train.labels)-k.strays); err != nil {
+		return nil, err
+	}
+	return append(shares, flagged(d, x), flagged(d, strays)), nil
+}
+
+// flagged is the share of rows that are flagged.
+func flagged(d *pipeline.Detector, x []float32) float64 {
+	n, all := 0, d.Verdicts(x)
+	for _, v := range all {
 		if v.OOD {
-			flagged++
+			n++
 		}
 	}
-	return float64(flagged) / float64(newRows), nil
+	return float64(n) / float64(len(all))
+}
+
+// trim removes the calibration rows from the row first on among the lowest, as many as must
+// be looked at.
+func trim(ctx context.Context, d *pipeline.Detector, first int) (err error) {
+	data, err := d.OpenTraining(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, data.Close()) }()
+	c, err := d.OpenCalibration(ctx, data, nil)
+	if err != nil {
+		return err
+	}
+	images, err := c.Images(ctx)
+	if err != nil {
+		return err
+	}
+	var remove []int
+	for at, image := range images {
+		if image.Row >= first {
+			remove = append(remove, image.Row)
+		}
+		if err = c.Trim(ctx, images, at+1, remove); err == nil {
+			break
+		}
+	}
+	return err
 }
 
 func main() {
@@ -234,12 +311,12 @@ func main() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(scratch)
-	fmt.Printf("%% of %d new rows that are flagged, promised 5: mean ± standard error over %d seeds\n", *rows, *seeds)
+	fmt.Printf("%% of %d new rows that are flagged, promised 5: mean ± standard error over %d seeds; with strays, also of new strays, and both again once a person has looked at the lowest calibration rows\n", *rows, *seeds)
 	for _, k := range kinds {
 		if !strings.Contains(k.name, *only) {
 			continue
 		}
-		shares := make([]float64, *seeds)
+		shares := make([][]float64, *seeds)
 		group, ctx := errgroup.WithContext(context.Background())
 		group.SetLimit(runtime.GOMAXPROCS(0))
 		for seed := range shares {
@@ -252,19 +329,23 @@ func main() {
 		if err := group.Wait(); err != nil {
 			log.Fatalf("%s: %v", k.name, err)
 		}
-		var sum, squares float64
-		for _, s := range shares {
-			sum += s
-			squares += s * s
+		fmt.Printf("| %s |", k.name)
+		for i := range shares[0] {
+			var sum, squares float64
+			for _, s := range shares {
+				sum += s[i]
+				squares += s[i] * s[i]
+			}
+			n := float64(len(shares))
+			mean := sum / n
+			fmt.Printf(" %.2f ± %.2f |", 100*mean, 100*math.Sqrt(max(0, squares/n-mean*mean)/n))
 		}
-		n := float64(len(shares))
-		mean := sum / n
-		fmt.Printf("| %s | %.2f ± %.2f |\n", k.name, 100*mean, 100*math.Sqrt(max(0, squares/n-mean*mean)/n))
+		fmt.Println()
 	}
 }
 
 func options(k kind, features string) pipeline.TrainOptions {
 	o := pipeline.TrainOptions{Features: []string{features}}
-	o.GroupBy = k.groupBy
+	o.GroupBy, o.Calibration.Folds = k.groupBy, k.folds
 	return o
 }
