@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -33,10 +35,10 @@ type AddOptions struct {
 	Train TrainOptions
 }
 
-// AddedImages is a folder of images of one class, which the detector may know or not.
+// AddedImages are images of one class, which the detector may know or not.
 type AddedImages struct {
 	Class  string
-	Folder string // all images in it and below are of the class
+	Folder string // all images in it and below are of the class; or a list, tar or Parquet file of images, as ExtractOptions.Sources has them
 	// Features is the folder that their feature set is written to. One that is there,
 	// whole or unfinished, is continued.
 	Features string
@@ -77,23 +79,26 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 	}
 	change := &Addition{Notes: notes, Failed: []features.Failure{}}
 	known := len(o.Features)
-	for _, images := range opts.Images {
-		if images.Class == "" {
-			return nil, nil, nil, options.Errorf("Add", "the class of %s has no name", images.Folder)
+	for _, added := range opts.Images {
+		if added.Class == "" {
+			return nil, nil, nil, options.Errorf("Add", "the class of %s has no name", added.Folder)
 		}
 		if opts.Extracting != nil {
-			opts.Extracting(images)
+			opts.Extracting(added)
 		}
 		e := opts.Extract
-		e.Detector, e.Class, e.Images, e.Out = opts.Detector, images.Class, images.Folder, images.Features
+		e.Detector, e.Class, e.Images, e.Out = opts.Detector, added.Class, added.Folder, added.Features
+		if info, err := os.Stat(added.Folder); err == nil && info.Mode().IsRegular() && !images.IsIDX(added.Folder) {
+			e.Images, e.Sources = "", []string{added.Folder}
+		}
 		result, err := Extract(ctx, e)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		change.Failed = append(change.Failed, result.Failed...)
 		change.Added = append(change.Added, detector.AddedClass{
-			Class: images.Class, New: !slices.Contains(opts.Detector.Classes, images.Class), Features: images.Features, Images: result.Meta.N})
-		o.Features = append(o.Features, images.Features)
+			Class: added.Class, New: !slices.Contains(opts.Detector.Classes, added.Class), Features: added.Features, Images: result.Meta.N})
+		o.Features = append(o.Features, added.Features)
 	}
 	t := opts.Train
 	o.Checkpoint, o.CheckpointEvery, o.Resume, o.Resumed, o.Progress = t.Checkpoint, t.CheckpointEvery, t.Resume, t.Resumed, t.Progress

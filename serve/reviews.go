@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
@@ -31,6 +32,9 @@ type explainer interface {
 	run(context.Context) (end func(), err error)
 	addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome)
 }
+
+// mostInGroup bounds the images of a group.
+const mostInGroup = 50
 
 // reviewRequests are the requests of a person who reviews images.
 type reviewRequests struct {
@@ -77,7 +81,7 @@ func (m *reviewRequests) reach(ctx context.Context, d *pool.Loaded) (float64, st
 	if !known {
 		e, err := d.Explainer(ctx)
 		if err == nil {
-			reach, err = reachOf(ctx, e.Sets())
+			reach, _, err = features.Reach(ctx, e.Sets())
 		}
 		if err != nil {
 			m.log.Warn("images are not grouped", "detector", d.Name, "error", err)
@@ -132,13 +136,13 @@ func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error
 	for i, v := range list {
 		ids[i], keys[i] = v.ID, v.Image
 	}
-	features, err := m.store.Features(ctx, ids)
+	known, err := m.store.Features(ctx, ids)
 	if err != nil {
 		return nil, asked(err)
 	}
 	rows := make([][]float32, len(list))
 	for i, v := range list {
-		if row := features[v.ID]; v.Model == d.Source.Fingerprint && len(row) == d.Dim() {
+		if row := known[v.ID]; v.Model == d.Source.Fingerprint && len(row) == d.Dim() {
 			rows[i] = row
 		}
 	}
@@ -147,7 +151,7 @@ func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error
 	if err != nil {
 		return nil, err
 	}
-	groups := lookAlikes(rows, keys, q.Reach)
+	groups := features.LookAlikes(rows, keys, q.Reach, mostInGroup)
 	end()
 	for _, members := range groups[:min(limit, len(groups))] {
 		var g group

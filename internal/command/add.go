@@ -35,7 +35,7 @@ func addAddFlags(c *command) *addFlags {
 	a := &addFlags{command: c}
 	run, backbone := &a.opts.Extract.Run, &a.opts.Extract.Backbone
 	c.sets(&a.opts)
-	c.StringArrayVar(&a.images, "add", nil, "add images of a class, known or new, as `NAME=DIR` (repeat)")
+	c.StringArrayVar(&a.images, "add", nil, "add images of a class: `NAME=DIR` or a list of paths (repeat)")
 	c.means("add", "Add")
 	c.StringVar(&a.file, "detector", "", "`DETECTOR` to add to; its features are found, or named by --features")
 	c.means("detector", "Detector")
@@ -95,7 +95,7 @@ func (a *addFlags) read(out string, sets []string) (pipeline.TrainOptions, error
 	for _, text := range a.images {
 		class, dir, ok := strings.Cut(text, "=")
 		if !ok || class == "" || dir == "" {
-			return pipeline.TrainOptions{}, Usagef("--add %s: it is NAME=DIR", text)
+			return pipeline.TrainOptions{}, Usagef("--add %s: it is NAME=DIR or NAME=LIST", text)
 		}
 		// Two folders of a class have a feature set each.
 		base := strings.TrimSuffix(out, ".safetensors") + "." + shortened(url.PathEscape(class))

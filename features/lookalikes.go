@@ -1,12 +1,11 @@
-package serve
+package features
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
 	"slices"
-
-	"github.com/mlrbfn/mlrbfn/features"
 )
 
 // This file puts images that wait for a person into groups that look alike, so
@@ -18,9 +17,6 @@ import (
 // are, or those of two classes, the more alike those of a group are.
 
 const (
-	// mostInGroup bounds the images of a group.
-	mostInGroup = 50
-
 	mostClasses = 200  // whose training images are compared
 	mostOfClass = 20   // images of each
 	mostOfTwo   = 600  // images whose pairs of two classes are compared
@@ -28,13 +24,13 @@ const (
 	same        = 1e-5 // how far identical rows are apart, rounded
 )
 
-// reachOf is the distance, 1 − cosine, within which two images look alike: the median of
+// Reach is the distance, 1 − cosine, within which two images look alike: the median of
 // the pairs of training images of one class, or less where as many as one of 500 pairs of
 // two classes are nearer. Identical images are no pair, so that sets of video frames do not
-// make it zero. It is 0 where no class has two images.
-func reachOf(ctx context.Context, sets []*features.Set) (float64, error) {
+// make it zero. Typical is that median itself. Both are 0 where no class has two images.
+func Reach(ctx context.Context, sets []*Set) (reach, typical float64, err error) {
 	type place struct {
-		set *features.Set
+		set *Set
 		row int
 	}
 	byClass := map[string][]place{}
@@ -48,14 +44,14 @@ func reachOf(ctx context.Context, sets []*features.Set) (float64, error) {
 	}
 	var away, ofOthers []float64
 	var others [][]float32 // of the classes before
-	names := features.Every(slices.Sorted(maps.Keys(byClass)), mostClasses)
+	names := Every(slices.Sorted(maps.Keys(byClass)), mostClasses)
 	each := max(1, mostOfTwo/max(1, len(names)))
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		var units [][]float32
-		for _, p := range features.Every(byClass[name], mostOfClass) {
+		for _, p := range Every(byClass[name], mostOfClass) {
 			row := unitRow(p.set.Row(p.row))
 			for _, other := range units {
 				if d := rowDistance(row, other); d > same {
@@ -75,15 +71,16 @@ func reachOf(ctx context.Context, sets []*features.Set) (float64, error) {
 		others = append(others, units...)
 	}
 	if len(away) == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	slices.Sort(away)
-	reach := away[len(away)/2]
+	reach = away[len(away)/2]
+	typical = reach
 	if len(ofOthers) > 0 {
 		slices.Sort(ofOthers)
 		reach = min(reach, ofOthers[len(ofOthers)/ofTwo])
 	}
-	return reach, nil
+	return reach, typical, nil
 }
 
 // unitRow returns a row divided by its length; one of zeros stays as it is.
@@ -118,13 +115,13 @@ func rowDistance(a, b []float32) float64 {
 	return 1 - float64(s0+s1+s2+s3)
 }
 
-// lookAlikes divides images, the most urgent first, into groups: the first image that is in
+// LookAlikes divides images, the most urgent first, into groups: the first image that is in
 // none begins one, and those after it join that are of equal bytes or within reach of
-// all that joined before, up to MostInGroup. A nil row is of an image whose features are
+// all that joined before, up to most in a group. A nil row is of an image whose features are
 // not known; only equal ones join it. Keys are equal for images of equal bytes; "" equals
 // nothing.
 // Groups hold the numbers of the images.
-func lookAlikes(rows [][]float32, keys []string, reach float64) [][]int {
+func LookAlikes(rows [][]float32, keys []string, reach float64, most int) [][]int {
 	var groups [][]int
 	units := make([][]float32, len(rows))
 	for i, row := range rows {
@@ -139,7 +136,7 @@ func lookAlikes(rows [][]float32, keys []string, reach float64) [][]int {
 		}
 		group := []int{i}
 		taken[i] = true
-		for j := i + 1; j < len(rows) && len(group) < mostInGroup; j++ {
+		for j := i + 1; j < len(rows) && len(group) < most; j++ {
 			if taken[j] {
 				continue
 			}
@@ -155,4 +152,75 @@ func lookAlikes(rows [][]float32, keys []string, reach float64) [][]int {
 		groups = append(groups, group)
 	}
 	return groups
+}
+
+const (
+	mostKinds    = 500    // groups that Kinds keeps apart
+	mostFounding = 20_000 // rows that begin one
+)
+
+// Kinds divides rows, the most certain first, into groups that look alike on average: a row
+// joins the group whose rows it is nearest to, in the mean, if that is within reach, and
+// begins one otherwise; groups whose rows are within reach of each other, in the mean, become
+// one. Unlike those of [LookAlikes], groups may be as large as a class, and hold rows that do
+// not look alike. They come the largest first, those of less than least rows left out.
+func Kinds(ctx context.Context, n int, row func(i int) []float32, reach float64, least int) ([][]int, error) {
+	type kind struct {
+		rows []int
+		sum  []float64 // of the rows, each divided by its length
+	}
+	apart := func(a, b *kind) float64 {
+		var dot float64
+		for i, v := range a.sum {
+			dot += v * b.sum[i]
+		}
+		return 1 - dot/float64(len(a.rows)*len(b.rows))
+	}
+	join := func(a, b *kind) {
+		a.rows = append(a.rows, b.rows...)
+		for i, v := range b.sum {
+			a.sum[i] += v
+		}
+	}
+	var kinds []*kind
+	nearest := func(k *kind, among []*kind) (best *kind) {
+		least := reach
+		for _, other := range among {
+			if d := apart(k, other); d <= least {
+				best, least = other, d
+			}
+		}
+		return best
+	}
+	for i := range n {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		one := &kind{rows: []int{i}}
+		for _, v := range unitRow(row(i)) {
+			one.sum = append(one.sum, float64(v))
+		}
+		if to := nearest(one, kinds); to != nil {
+			join(to, one)
+		} else if i < mostFounding && len(kinds) < mostKinds {
+			kinds = append(kinds, one)
+		}
+	}
+	for at := 0; at < len(kinds); {
+		if to := nearest(kinds[at], slices.Concat(kinds[:at], kinds[at+1:])); to != nil {
+			join(to, kinds[at])
+			kinds, at = slices.Delete(kinds, at, at+1), 0
+		} else {
+			at++
+		}
+	}
+	slices.SortStableFunc(kinds, func(a, b *kind) int { return cmp.Compare(len(b.rows), len(a.rows)) })
+	var groups [][]int
+	for _, k := range kinds {
+		if len(k.rows) >= least {
+			slices.Sort(k.rows)
+			groups = append(groups, k.rows)
+		}
+	}
+	return groups, nil
 }

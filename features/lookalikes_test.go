@@ -1,4 +1,4 @@
-package serve
+package features
 
 import (
 	"context"
@@ -8,19 +8,20 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
+const mostInGroup = 50
+
 // setOf writes rows as a feature set of another program and opens it.
-func setOf(t *testing.T, d int, x []float32, labels []int64) *features.Set {
+func setOf(t *testing.T, d int, x []float32, labels []int64) *Set {
 	t.Helper()
 	dir := t.TempDir()
 	err := npy.WriteFile(filepath.Join(dir, "features.npy"), x, len(x)/d, d)
 	if err := errors.Join(err, npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, len(labels))); err != nil {
 		t.Fatal(err)
 	}
-	set, err := features.Open(dir)
+	set, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,19 +71,19 @@ func testReach(t *testing.T, apart float64) {
 	}
 	want = min(want, least)
 	first := setOf(t, d, parts[0], labels[:24])
-	got, err := reachOf(t.Context(), []*features.Set{first, setOf(t, d, parts[1], labels[24:])})
-	if err != nil || got != want {
-		t.Errorf("%g, %v, want %g", got, err, want)
+	got, typical, err := Reach(t.Context(), []*Set{first, setOf(t, d, parts[1], labels[24:])})
+	if err != nil || got != want || typical != pairs[len(pairs)/2] {
+		t.Errorf("%g and %g, %v, want %g", got, typical, err, want)
 	}
-	if got, err := reachOf(t.Context(), []*features.Set{setOf(t, d, all[0], labels[:1])}); got != 0 || err != nil {
+	if got, _, err := Reach(t.Context(), []*Set{setOf(t, d, all[0], labels[:1])}); got != 0 || err != nil {
 		t.Errorf("of one image: %g, %v", got, err)
 	}
-	if got, err := reachOf(t.Context(), nil); got != 0 || err != nil {
+	if got, _, err := Reach(t.Context(), nil); got != 0 || err != nil {
 		t.Errorf("of nothing: %g, %v", got, err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := reachOf(gone, []*features.Set{first}); err == nil {
+	if _, _, err := Reach(gone, []*Set{first}); err == nil {
 		t.Error("it went on after the end")
 	}
 }
@@ -92,23 +93,60 @@ func testReach(t *testing.T, apart float64) {
 func TestGroups(t *testing.T) {
 	a, b := []float32{1, 0}, []float32{0, 3}
 	near := []float32{100, 1}
-	got := lookAlikes([][]float32{a, b, near, nil, b, nil, a, nil}, []string{"", "", "", "x", "", "x", "", ""}, 0.01)
+	got := LookAlikes([][]float32{a, b, near, nil, b, nil, a, nil}, []string{"", "", "", "x", "", "x", "", ""}, 0.01, mostInGroup)
 	want := [][]int{{0, 2, 6}, {1, 4}, {3, 5}, {7}}
 	if !slices.EqualFunc(got, want, func(x, y []int) bool { return slices.Equal(x, y) }) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	// Every two of a group are near: what is near to its first image alone begins another.
-	between := lookAlikes([][]float32{{1, 0}, {1, 0.4}, {1, -0.4}}, make([]string, 3), 0.1)
+	between := LookAlikes([][]float32{{1, 0}, {1, 0.4}, {1, -0.4}}, make([]string, 3), 0.1, mostInGroup)
 	if !slices.EqualFunc(between, [][]int{{0, 1}, {2}}, slices.Equal[[]int]) {
 		t.Errorf("%v", between)
 	}
 	many := slices.Repeat([][]float32{a}, 2*mostInGroup+1)
-	got = lookAlikes(many, make([]string, len(many)), 0.01)
+	got = LookAlikes(many, make([]string, len(many)), 0.01, mostInGroup)
 	if len(got) != 3 || len(got[0]) != mostInGroup || len(got[2]) != 1 {
 		t.Errorf("%d groups", len(got))
 	}
 	// Without a reach only images of equal bytes are together.
-	if got := lookAlikes([][]float32{a, near, a}, []string{"x", "y", "x"}, 0); len(got) != 2 {
+	if got := LookAlikes([][]float32{a, near, a}, []string{"x", "y", "x"}, 0, mostInGroup); len(got) != 2 {
 		t.Errorf("%v", got)
+	}
+}
+
+// TestKinds: rows of four directions become four groups, the largest first, whatever begins
+// them; those of too few are left out, and a cancelled context ends it.
+func TestKinds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var rows [][]float32
+	kind := map[int]int{}
+	for i := range 400 {
+		k := []int{0, 0, 0, 0, 1, 1, 1, 2, 2, 3}[i%10]
+		if k == 3 && i > 20 {
+			k = 0
+		}
+		row := make([]float32, 16)
+		for j := range row {
+			row[j] = float32(rng.NormFloat64()) / 4
+		}
+		row[k] += 2 + float32(rng.Float64())*10 // the length says nothing
+		rows, kind[i] = append(rows, row), k
+	}
+	at := func(i int) []float32 { return rows[i] }
+	groups, err := Kinds(t.Context(), len(rows), at, .3, 3)
+	if err != nil || len(groups) != 3 {
+		t.Fatalf("%d groups, %v", len(groups), err)
+	}
+	for g, group := range groups {
+		for _, i := range group {
+			if kind[i] != g {
+				t.Errorf("row %d of kind %d is in group %d", i, kind[i], g)
+			}
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Kinds(gone, len(rows), at, .3, 3); err == nil {
+		t.Error("it went on after the end")
 	}
 }

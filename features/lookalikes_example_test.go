@@ -1,4 +1,4 @@
-package serve
+package features_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 // How near images of one class are to each other says which flagged images a person can
 // decide on together.
-func Example_lookAlikes() {
+func ExampleLookAlikes() {
 	training, err := features.InMemory([]float32{
 		1, 0.1, 1, 0.2, 1, 0.3, // images of class 0
 		0.1, 1, 0.2, 1, 0.3, 1, // of class 1
@@ -18,17 +18,14 @@ func Example_lookAlikes() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	reach, err := reachOf(context.Background(), []*features.Set{training})
+	reach, _, err := features.Reach(context.Background(), []*features.Set{training})
 	if err != nil {
 		log.Fatal(err)
 	}
 
 	flagged := [][]float32{{-1, 0.1}, {0.1, -1}, {-1, 0.15}, {-1, 0.12}}
-	for i, row := range flagged {
-		flagged[i] = unitRow(row)
-	}
 	keys := []string{"a", "b", "c", "d"} // hashes of the files
-	fmt.Println(lookAlikes(flagged, keys, reach))
+	fmt.Println(features.LookAlikes(flagged, keys, reach, 50))
 	// Output:
 	// [[0 2 3] [1]]
 }

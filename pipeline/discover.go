@@ -1,0 +1,516 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/discovery"
+)
+
+// DiscoverOptions says which images to judge together.
+type DiscoverOptions struct {
+	// Detect says which images to judge by what; or Detect.Detector alone, where there are
+	// Features. More, SetAside and Explain do not go with it.
+	Detect DetectOptions
+	// Features are folders of feature sets whose rows are judged in the place of images, or
+	// else Rows [n, D] are.
+	Features []string
+	Rows     []float32
+	// Training are the folders of the feature sets that the detector was trained and
+	// calibrated on; none means where they were, or beside the detector's file.
+	Training []string
+
+	FDR  float64 // the rate of false discoveries that is promised; 0 means DefaultFDR
+	Seed uint64  // of what is drawn: folds, and the bounds
+
+	Memory  int64  // for features of images, about; 0 means half of the machine's
+	Scratch string // folder for those that do not fit; "" is the system's
+}
+
+// DefaultFDR is the default of DiscoverOptions.FDR.
+const DefaultFDR = 0.1
+
+// Confidence of the bounds of a [Discovery].
+const discoveryConfidence = 0.95
+
+// Discovery says what is new among images that were judged together.
+type Discovery struct {
+	Found []Found `json:"-"` // in the order of the images
+
+	Images      int     `json:"images"`
+	Unreadable  int     `json:"unreadable"`
+	Copies      int     `json:"copies"`      // images whose features another one has; they count once
+	Calibration int     `json:"calibration"` // images that were compared with
+	FDR         float64 `json:"fdr"`
+	New         int     `json:"new"` // images that are called new, copies too
+	// NewAtLeast is how many images, without copies, are new with a confidence of 95%,
+	// together with Bounds.
+	NewAtLeast int `json:"new_at_least"`
+	// LeastFound is about how many must be called new at once for any to be: fewer cannot be
+	// told from chance with so few calibration images.
+	LeastFound int `json:"least_found"`
+	// Weight is how much of what the folder taught was added to the score of each image, in
+	// its deviations; 0 where the folder says nothing.
+	Weight float64           `json:"weight"`
+	Bounds []DiscoveryBound  `json:"bounds"`
+	Groups []DiscoveredGroup `json:"groups"` // the largest first
+	Notes  []string          `json:"notes"`
+}
+
+// Found is the judgement of an image, and what the others say of it.
+type Found struct {
+	Judgement
+	Together float64 // the score that was learned, in the unit of Score: higher = more in-distribution
+	// QValue is the smallest rate of false discoveries at which the image counts as new; 1 at
+	// most.
+	QValue float64
+	New    bool
+	Group  int // index into Discovery.Groups; −1 for none
+}
+
+// DiscoveryBound says of the images with the lowest Together how many are known ones at
+// most. All bounds hold together with a confidence of 95%.
+type DiscoveryBound struct {
+	Together float64 `json:"together"` // those with at most this
+	Found    int     `json:"found"`    // how many these are, without copies
+	Known    int     `json:"known"`    // at most
+}
+
+// DiscoveredGroup is one kind of new images.
+type DiscoveredGroup struct {
+	Images  int    `json:"images"`
+	Nearest string `json:"nearest"` // the class that most of them are given
+	Typical []int  `json:"typical"` // indices of the most typical images, at most nine
+}
+
+const (
+	mostFolded  = 20_000 // training rows that the folder is told from, and validation rows
+	mostTypical = 9
+	leastAlike  = 3 // images of a group
+)
+
+// Discover judges images together: what is new among them, and how many of the images
+// that are called new can be known ones. Each is judged as by [Detect]; then the folder as a
+// whole says in which direction its images differ from the training images. Of the images
+// that are called new, at most the share FDR are known ones, in the mean over calibration
+// sets and folders, whatever the new images are, as long as the known images of the folder
+// are exchangeable with the calibration images (adaptive conformal novelty detection, arXiv
+// 2208.06685). The promise is about one folder: parts of one must be judged together.
+//
+// It needs the features that the detector was trained and calibrated on. A detector of folds
+// has no images of its own to calibrate by, and is refused. Images of no class that are
+// equal, by their features, count once.
+func Discover(ctx context.Context, opts DiscoverOptions) (_ *Discovery, err error) {
+	d := opts.Detect.Detector
+	if opts.Detect.Judge != nil {
+		d = opts.Detect.Judge.detector
+	}
+	switch {
+	case opts.FDR < 0 || opts.FDR >= 1 || math.IsNaN(opts.FDR):
+		return nil, options.Errorf("FDR", "%g: a rate of false discoveries lies between 0 and 1", opts.FDR)
+	case len(d.Folds) > 0:
+		return nil, options.Errorf("Detector", "it was calibrated by folds: each of its images was trained on, so that none is left to compare new ones with; train with calibration images that are set aside")
+	}
+	space := features.NewSpace(cmp.Or(opts.Memory, spill.Default()), opts.Scratch, 1)
+	defer func() { err = errors.Join(err, space.Close()) }()
+	known, err := openKnown(ctx, d, opts.Training)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, known.data.Close(), known.close()) }()
+	folder := &folderRows{space: space, d: d.Dim(), at: map[uint64][]int{}, seed: maphash.MakeSeed()}
+	defer func() { err = errors.Join(err, folder.close()) }()
+	out := &Discovery{FDR: cmp.Or(opts.FDR, DefaultFDR), Calibration: len(known.calibration.Scores), Notes: known.notes, Groups: []DiscoveredGroup{}, Bounds: []DiscoveryBound{}}
+	if err := opts.judge(ctx, known, folder, out); err != nil {
+		return nil, err
+	}
+	return out, out.discover(ctx, d, known, folder, opts.Seed)
+}
+
+// judge judges each image by itself, and keeps its features.
+func (opts *DiscoverOptions) judge(ctx context.Context, known *knownRows, folder *folderRows, out *Discovery) error {
+	add := func(j Judgement) error {
+		f := Found{Judgement: j, Group: -1, QValue: 1, Together: j.Score}
+		f.Features = nil
+		out.Images++
+		if j.Err != nil {
+			out.Unreadable++
+			folder.of = append(folder.of, -1)
+		} else if err := folder.add(j.Features, j.Score); err != nil {
+			return err
+		}
+		out.Found = append(out.Found, f)
+		return nil
+	}
+	if opts.Rows == nil && len(opts.Features) == 0 {
+		_, err := Detect(ctx, opts.Detect, add)
+		return err
+	}
+	n, path, row := len(opts.Rows)/folder.d, func(int) string { return "" }, func(i int) []float32 { return opts.Rows[i*folder.d : (i+1)*folder.d] }
+	if opts.Rows == nil {
+		table, err := features.OpenTable(ctx, folder.space, opts.Features...)
+		if err != nil {
+			return err
+		}
+		folder.table = table
+		if err := features.SameSpace(known.data.Sets[0], table.Sets[0]); err != nil {
+			return err
+		}
+		n, row = len(table.Labels), table.Row
+		path = func(i int) string {
+			for _, set := range table.Sets {
+				if i < set.N {
+					return cmp.Or(set.ImagePath(i), fmt.Sprintf("row %d", i))
+				}
+				i -= set.N
+			}
+			return ""
+		}
+	}
+	verdicts, err := known.verdicts(ctx, n, row)
+	if err != nil {
+		return err
+	}
+	folder.whole = row
+	for i, v := range verdicts {
+		if err := add(Judgement{Path: path(i), Verdict: v, Features: row(i)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discover says what is new, when all images are judged.
+func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRows, folder *folderRows, seed uint64) error {
+	m, n := len(folder.scores), out.Calibration
+	out.Copies = out.Images - out.Unreadable - m
+	if m == 0 {
+		return nil
+	}
+	learned, err := discovery.Learn(ctx, discovery.Input{
+		D: d.Dim(), Training: known.training, Validation: known.validation, Calibration: known.calibration,
+		Folder: discovery.Rows{N: m, Row: folder.row, Scores: folder.scores}, Seed: seed,
+	})
+	if err != nil {
+		return err
+	}
+	out.Weight = learned.Weight
+	ranks := discovery.PValues(learned.Calibration, learned.Folder)
+	q := discovery.QValues(ranks, n)
+	out.LeastFound = discovery.LeastFound(n, m, out.FDR)
+	certificate := discovery.Certify(ranks, n, discoveryConfidence, seed)
+	out.NewAtLeast = certificate.New
+	ascending := slices.Sorted(slices.Values(learned.Folder))
+	for _, b := range certificate.Bounds {
+		if b.Found > 0 && (len(out.Bounds) == 0 || out.Bounds[len(out.Bounds)-1].Found < b.Found) {
+			out.Bounds = append(out.Bounds, DiscoveryBound{ascending[b.Found-1], b.Found, b.Known})
+		}
+	}
+	carries := out.LeastFound <= m && n > 0
+	switch {
+	case n == 0:
+		out.Notes = append(out.Notes, "there are no calibration images: images are ranked, and nothing can be promised of those that are new; groups are of the images that are OOD")
+	case !carries:
+		out.Notes = append(out.Notes, fmt.Sprintf("with %d calibration images, and %d images that were judged together, no list can be promised to have at most %.3g%% known ones: images are ranked, and groups are of the images that are OOD by themselves; calibrate on more images", n, m, 100*out.FDR))
+	}
+	first := make([]int, m) // of the images with this row
+	for i := len(out.Found) - 1; i >= 0; i-- {
+		if at := folder.of[i]; at >= 0 {
+			f := &out.Found[i]
+			f.Together, first[at] = learned.Folder[at], i
+			if n > 0 {
+				f.QValue = min(1, q[at])
+			}
+			if f.New = carries && f.QValue <= out.FDR; f.New {
+				out.New++
+			}
+		}
+	}
+	return out.group(ctx, known, folder, first, carries)
+}
+
+// group puts the new images into groups, and those that are OOD where no list can be
+// promised.
+func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folderRows, first []int, carries bool) error {
+	var rows []int
+	for at, i := range first {
+		if f := out.Found[i]; f.New || !carries && f.OOD {
+			rows = append(rows, at)
+		}
+	}
+	if len(rows) < leastAlike {
+		return nil
+	}
+	slices.SortStableFunc(rows, func(a, b int) int {
+		return cmp.Compare(out.Found[first[a]].Together, out.Found[first[b]].Together)
+	})
+	_, reach, err := features.Reach(ctx, known.data.Sets)
+	if err != nil {
+		return err
+	}
+	groups, err := features.Kinds(ctx, len(rows), func(i int) []float32 { return folder.row(rows[i]) }, reach, leastAlike)
+	if err != nil {
+		return err
+	}
+	of := map[int]int{} // the group of a row
+	for g, members := range groups {
+		classes := map[string]int{}
+		for k, i := range members {
+			at := rows[i]
+			of[at], members[k] = g, at
+			classes[out.Found[first[at]].Class]++
+		}
+		group := DiscoveredGroup{}
+		for class, n := range classes {
+			if most := classes[group.Nearest]; n > most || n == most && class < group.Nearest {
+				group.Nearest = class
+			}
+		}
+		for _, at := range typical(members, folder.row) {
+			group.Typical = append(group.Typical, first[at])
+		}
+		out.Groups = append(out.Groups, group)
+	}
+	for i := range out.Found {
+		if g, ok := of[folder.of[i]]; ok {
+			out.Found[i].Group = g
+			out.Groups[g].Images++
+		}
+	}
+	return nil
+}
+
+// typical returns the rows that are nearest to the mean direction of all.
+func typical(rows []int, row func(int) []float32) []int {
+	length := func(x []float32) (sum float64) {
+		for _, v := range x {
+			sum += float64(v) * float64(v)
+		}
+		return max(math.Sqrt(sum), math.SmallestNonzeroFloat64)
+	}
+	var mean []float64
+	for _, at := range rows {
+		x := row(at)
+		if mean == nil {
+			mean = make([]float64, len(x))
+		}
+		for i, v := range x {
+			mean[i] += float64(v) / length(x)
+		}
+	}
+	near := map[int]float64{}
+	for _, at := range rows {
+		x := row(at)
+		for i, v := range x {
+			near[at] += mean[i] * float64(v) / length(x)
+		}
+	}
+	sorted := slices.SortedStableFunc(slices.Values(rows), func(a, b int) int { return cmp.Compare(near[b], near[a]) })
+	return sorted[:min(len(sorted), mostTypical)]
+}
+
+// knownRows are the rows that a detector was made of.
+type knownRows struct {
+	detector                          *Detector
+	data                              *detector.TrainingData
+	own                               []*features.Set // for validation and calibration
+	training, validation, calibration discovery.Rows
+	notes                             []string
+}
+
+// openKnown opens the feature sets of a detector.
+func openKnown(ctx context.Context, d *Detector, dirs []string) (_ *knownRows, err error) {
+	data, err := d.OpenTraining(ctx, dirs)
+	if err != nil {
+		if about, ok := errors.AsType[*options.Error](err); ok && about.Option == "Features" {
+			err = options.Errorf("Training", "%w", about.Err)
+		}
+		return nil, err
+	}
+	k := &knownRows{detector: d, data: data}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, data.Close(), k.close())
+		}
+	}()
+	k.training = some(data.Train, data.Row)
+	if k.validation, err = k.aside(ctx, "validation", detector.ForValidation, dirs); err != nil {
+		return nil, err
+	}
+	if k.calibration, err = k.aside(ctx, "calibration", detector.ForCalibration, dirs); err != nil {
+		return nil, err
+	}
+	if k.calibration, err = k.calibrated(k.calibration); err != nil {
+		return nil, err
+	}
+	if k.validation.N < discovery.LeastValidation {
+		k.notes = append(k.notes, fmt.Sprintf("the detector has %d validation images, and %d are needed to learn from the folder: each image is ranked by itself", k.validation.N, discovery.LeastValidation))
+	}
+	if d.ByClass != nil {
+		k.notes = append(k.notes, "the detector has a threshold for each class; what is called new here goes by the score alone")
+	}
+	return k, nil
+}
+
+func (k *knownRows) close() error {
+	var errs []error
+	for _, set := range k.own {
+		errs = append(errs, set.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// some returns rows of a matrix; of very many, every n-th.
+func some(index []int, row func(int) []float32) discovery.Rows {
+	index = features.Every(index, mostFolded)
+	return discovery.Rows{N: len(index), Row: func(i int) []float32 { return row(index[i]) }}
+}
+
+// aside returns the rows that were set aside for a use, or are of feature sets of their own,
+// with their scores.
+func (k *knownRows) aside(ctx context.Context, split, use string, dirs []string) (discovery.Rows, error) {
+	index, row := k.detector.Splits[split], k.data.Row
+	if len(index) == 0 && len(k.detector.Training.Sets) > 0 {
+		sets, err := k.detector.OpenSets(ctx, use, dirs)
+		if err != nil || len(sets) == 0 {
+			return discovery.Rows{}, err
+		}
+		k.own, row = append(k.own, sets...), sets[0].Row
+		for i, y := range sets[0].Labels() {
+			if y >= 0 || use == detector.ForCalibration {
+				index = append(index, i)
+			}
+		}
+	}
+	r := discovery.Rows{N: len(index), Row: func(i int) []float32 { return row(index[i]) }}
+	if use == detector.ForValidation {
+		r = some(index, row)
+	}
+	verdicts, err := k.verdicts(ctx, r.N, r.Row)
+	for _, v := range verdicts {
+		r.Scores = append(r.Scores, v.Score)
+	}
+	return r, err
+}
+
+// calibrated returns those of the rows whose scores calibrated: of a feature set of its own
+// these are one of each group, and none that training images are like.
+func (k *knownRows) calibrated(r discovery.Rows) (discovery.Rows, error) {
+	const rounding = 1e-6 // of another processor
+	order := make([]int, r.N)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(r.Scores[a], r.Scores[b]) })
+	var index []int
+	for _, score := range k.detector.CalibrationScores {
+		for len(order) > 0 && r.Scores[order[0]] < score-rounding*(1+math.Abs(score)) {
+			order = order[1:]
+		}
+		if len(order) == 0 || r.Scores[order[0]] > score+rounding*(1+math.Abs(score)) {
+			return r, options.Errorf("Training", "the calibration images do not have the scores that the detector was calibrated with: %w", detector.ErrTrainingSets)
+		}
+		index, order = append(index, order[0]), order[1:]
+	}
+	chosen := discovery.Rows{N: len(index), Row: func(i int) []float32 { return r.Row(index[i]) }}
+	for _, i := range index {
+		chosen.Scores = append(chosen.Scores, r.Scores[i])
+	}
+	return chosen, nil
+}
+
+// verdicts judges n rows.
+func (k *knownRows) verdicts(ctx context.Context, n int, row func(int) []float32) ([]Verdict, error) {
+	const block = 1024
+	verdicts := make([]Verdict, 0, n)
+	x := make([]float32, 0, min(n, block)*k.detector.Dim())
+	for i := range n {
+		if x = append(x, row(i)...); i+1 < n && (i+1)%block > 0 {
+			continue
+		}
+		some, err := k.detector.VerdictsContext(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		verdicts, x = append(verdicts, some...), x[:0]
+	}
+	return verdicts, nil
+}
+
+// folderRows are the features of the images of a folder, each kind of equal ones once.
+type folderRows struct {
+	space  *features.Space
+	d      int
+	of     []int // the row of each image; −1 for none
+	scores []float64
+
+	table *features.Table
+	whole func(int) []float32 // the rows of all images, where they are kept elsewhere
+	first []int               // and the first image of each row there
+
+	blocks []features.Rows
+	last   []float32 // the rows after those of blocks
+	seed   maphash.Seed
+	at     map[uint64][]int // rows by the hash of their features
+}
+
+const keptRows = 4096 // of a block
+
+// row returns a row.
+func (f *folderRows) row(i int) []float32 {
+	switch {
+	case f.whole != nil:
+		return f.whole(f.first[i])
+	case i/keptRows < len(f.blocks):
+		return f.blocks[i/keptRows].Row(i % keptRows)
+	}
+	i -= len(f.blocks) * keptRows
+	return f.last[i*f.d : (i+1)*f.d]
+}
+
+// add adds the features of the next image.
+func (f *folderRows) add(x []float32, score float64) error {
+	hash := maphash.Bytes(f.seed, unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x)))
+	for _, at := range f.at[hash] {
+		if slices.Equal(f.row(at), x) {
+			f.of = append(f.of, at)
+			return nil
+		}
+	}
+	at := len(f.scores)
+	f.at[hash] = append(f.at[hash], at)
+	f.first = append(f.first, len(f.of))
+	f.of, f.scores = append(f.of, at), append(f.scores, score)
+	if f.whole != nil {
+		return nil
+	}
+	if f.last = append(f.last, x...); len(f.last) == keptRows*f.d {
+		block, err := f.space.Make(f.d, make([]int64, keptRows), func(write func(int, []float32) error) error { return write(0, f.last) })
+		if err != nil {
+			return fmt.Errorf("keep the features of images: %w", err)
+		}
+		f.blocks, f.last = append(f.blocks, block), f.last[:0]
+	}
+	return nil
+}
+
+func (f *folderRows) close() error {
+	var errs []error
+	for _, b := range f.blocks {
+		errs = append(errs, b.Close())
+	}
+	if f.table != nil {
+		errs = append(errs, f.table.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,152 @@
+package pipeline
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+)
+
+// TestDiscover: of a folder with two new kinds both are found, in groups of their own; a
+// folder without anything new gives next to nothing; copies count once.
+func TestDiscover(t *testing.T) {
+	train := pipetest.Clouds(t, 1, 200, pipetest.TwoLabels, pipetest.Two...)
+	o := quick(train)
+	o.Calibration, o.NoHoldOut = Share{Fraction: .3}, true
+	d, _, err := Train(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const each = 60
+	known, fresh := pipetest.Clouds(t, 2, each, nil, pipetest.Two...), pipetest.Clouds(t, 3, each, nil, [2]float64{-2, 4}, [2]float64{6, -5})
+	opts := DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{known, fresh, known}}
+	r, err := Discover(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Images != 6*each || r.Copies != 2*each || r.Calibration != len(d.CalibrationScores) || r.Weight == 0 || r.FDR != DefaultFDR || len(r.Groups) < 2 || len(r.Notes) > 0 {
+		t.Errorf("%d images, %d copies, %d calibration images, weight %g, %d groups, %q", r.Images, r.Copies, r.Calibration, r.Weight, len(r.Groups), r.Notes)
+	}
+	if r.NewAtLeast < 2*each*8/10 || r.NewAtLeast > 2*each {
+		t.Errorf("at least %d of %d are new", r.NewAtLeast, 2*each)
+	}
+	wrong, missed := 0, 0
+	for i, f := range r.Found {
+		isNew := i >= 2*each && i < 4*each
+		switch {
+		case f.New && !isNew:
+			wrong++
+		case !f.New && isNew:
+			missed++
+		case f.Group >= 0 && (!f.New || isNew && f.Group != r.Found[2*each+i%2].Group):
+			t.Errorf("image %d is in group %d", i, f.Group)
+		}
+		if f.New != (f.QValue <= r.FDR) {
+			t.Errorf("image %d: q = %g, new: %t", i, f.QValue, f.New)
+		}
+		if i >= 4*each && (f.Together != r.Found[i-4*each].Together || f.New != r.Found[i-4*each].New) {
+			t.Errorf("image %d is not as its copy", i)
+		}
+		if want := d.Verdicts(pipetestRow(t, opts.Features, i))[0]; f.Verdict != want {
+			t.Fatalf("image %d: %v, by itself %v", i, f.Verdict, want)
+		}
+	}
+	if missed > 2 || wrong > 2*2*each/5 {
+		t.Errorf("%d of the new images are missed, %d known ones are called new", missed, wrong)
+	}
+	for _, g := range r.Groups[:2] {
+		if g.Images < each-4 || len(g.Typical) != mostTypical || !slices.Contains(d.Classes, g.Nearest) {
+			t.Errorf("%+v", g)
+		}
+	}
+	for i, b := range r.Bounds {
+		if b.Known > b.Found || i > 0 && (b.Found <= r.Bounds[i-1].Found || b.Together < r.Bounds[i-1].Together) {
+			t.Errorf("bounds %v, %v", r.Bounds[i-1:i+1], b)
+		}
+	}
+
+	opts.Features = []string{known}
+	if r, err = Discover(t.Context(), opts); err != nil || r.New > 2*each/10 || r.NewAtLeast > 2*each/20 {
+		t.Errorf("nothing is new: %d are, at least %d, %v", r.New, r.NewAtLeast, err)
+	}
+	set, err := features.Open(fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	opts.Features, opts.Rows = nil, set.Row(0)
+	if r, err = Discover(t.Context(), opts); err != nil || len(r.Found) != 1 || r.Found[0].Group != -1 || !r.Found[0].OOD {
+		t.Errorf("one image: %+v, %v", r, err)
+	}
+}
+
+// pipetestRow returns the i-th row of feature sets.
+func pipetestRow(t *testing.T, dirs []string, i int) []float32 {
+	t.Helper()
+	for _, dir := range dirs {
+		set, err := features.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close()
+		if i < set.N {
+			return slices.Clone(set.Row(i))
+		}
+		i -= set.N
+	}
+	t.Fatal("no such row")
+	return nil
+}
+
+// TestDiscoverRefuses: without calibration images of its own no detector promises
+// anything, nor do others than it was calibrated on.
+func TestDiscoverRefuses(t *testing.T) {
+	dir := pipetest.Clouds(t, 1, 60, pipetest.TwoLabels, pipetest.Two...)
+	train := func(change func(*TrainOptions)) *Detector {
+		o := quick(dir)
+		o.NoHoldOut = true
+		change(&o)
+		d, _, err := Train(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	folder := pipetest.Clouds(t, 2, 40, nil, pipetest.Two...)
+	discover := func(d *Detector) (*Discovery, error) {
+		return Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{folder}})
+	}
+	if _, err := discover(train(func(o *TrainOptions) { o.Calibration.Folds = 3 })); OptionOf(err) != "Detector" {
+		t.Errorf("folds: %v", err)
+	}
+	// One calibration image, and none.
+	r, err := discover(train(func(o *TrainOptions) { o.Calibration = Share{Fraction: .01} }))
+	if err != nil || r.New > 0 || r.NewAtLeast > 0 || len(r.Notes) == 0 {
+		t.Errorf("hardly any calibration images: %+v, %v", r, err)
+	}
+	r, err = discover(train(func(o *TrainOptions) { o.Calibration = Share{None: true} }))
+	if err != nil || r.New > 0 || r.Calibration > 0 || r.Found[0].QValue != 1 || len(r.Notes) == 0 {
+		t.Errorf("no calibration images: %+v, %v", r, err)
+	}
+	// Features that are gone.
+	d := train(func(*TrainOptions) {})
+	if err := os.Rename(dir, dir+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := discover(d); !errors.Is(err, detector.ErrTrainingSets) || OptionOf(err) != "Training" {
+		t.Errorf("features are gone: %v", err)
+	}
+	r, err = Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{folder}, Training: []string{dir + ".moved"}})
+	if err != nil || r.Images != 80 {
+		t.Errorf("%v", err)
+	}
+	d.CalibrationScores[3] += 1
+	if _, err := Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{folder}, Training: []string{filepath.Clean(dir + ".moved")}}); !errors.Is(err, detector.ErrTrainingSets) {
+		t.Errorf("other calibration scores: %v", err)
+	}
+}

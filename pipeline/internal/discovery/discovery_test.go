@@ -1,0 +1,249 @@
+package discovery
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+const dim = 30
+
+// draws of rows: known ones are normal, new ones lie apart in one direction. Their scores
+// are the negative length, as a detector's that knows nothing of the direction.
+type world struct{ random *rand.Rand }
+
+func (w world) rows(known, fresh int) Rows {
+	var x [][]float32
+	r := Rows{N: known + fresh, Row: func(i int) []float32 { return x[i] }}
+	for i := range r.N {
+		row := make([]float32, dim)
+		var sum float64
+		for j := range row {
+			v := w.random.NormFloat64()
+			if i >= known && j == 0 {
+				v += 2
+			}
+			row[j] = float32(v)
+			sum += v * v
+		}
+		x, r.Scores = append(x, row), append(r.Scores, -sum)
+	}
+	return r
+}
+
+func (w world) input(calibration, known, fresh int, seed uint64) Input {
+	return Input{D: dim, Training: w.rows(100, 0), Validation: w.rows(100, 0), Calibration: w.rows(calibration, 0), Folder: w.rows(known, fresh), Seed: seed}
+}
+
+// falseDiscoveries returns the share of known rows among those that are called new.
+func falseDiscoveries(ranks []int, n, known int, alpha float64) (share float64, found int) {
+	wrong := 0
+	for i, q := range QValues(ranks, n) {
+		if q <= alpha {
+			found++
+			if i < known {
+				wrong++
+			}
+		}
+	}
+	return float64(wrong) / float64(max(1, found)), found
+}
+
+// TestPromise: with nothing new and with some, the mean share of false discoveries is what
+// was set at most, and the bounds all hold in 95% of the folders; scores that know which rows
+// are calibration rows break the promise.
+func TestPromise(t *testing.T) {
+	const n, m, alpha, folders = 150, 40, .2, 500
+	at := thresholds(n)
+	most := bounds(n, m, at, .95, 0)
+	for _, fresh := range []int{0, 4, 12} {
+		var mean, leaky, chosen float64
+		found, broken := 0, 0
+		for draw := range folders {
+			w := world{rand.New(rand.NewPCG(uint64(draw), uint64(fresh)))}
+			in := w.input(n, m-fresh, fresh, uint64(draw))
+			learned, err := Learn(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ranks := PValues(learned.Calibration, learned.Folder)
+			share, k := falseDiscoveries(ranks, n, m-fresh, alpha)
+			mean, found = mean+share/folders, found+k
+			c := certify(ranks, at, most)
+			wrong := c.New > fresh
+			for _, b := range c.Bounds {
+				known := 0
+				for _, r := range ranks[:m-fresh] {
+					if r <= b.Rank {
+						known++
+					}
+				}
+				wrong = wrong || known > b.Known
+			}
+			if wrong {
+				broken++
+			}
+			// Not allowed: calibration rows among those that the folder is told from.
+			leak := in
+			leak.Training = Rows{N: in.Training.N + n, Row: func(i int) []float32 {
+				if i < in.Training.N {
+					return in.Training.Row(i)
+				}
+				return in.Calibration.Row(i - in.Training.N)
+			}}
+			p := newPool(leak)
+			if _, err := p.learn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			bad := p.scores(2)
+			share, _ = falseDiscoveries(PValues(bad.Calibration, bad.Folder), n, m-fresh, alpha)
+			leaky += share / folders
+			// Nor is: the weight by how many are found.
+			p = newPool(in)
+			if _, err := p.learn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			most, worst := 0, 0.0
+			for _, weight := range weights {
+				bad := p.scores(weight)
+				if share, k := falseDiscoveries(PValues(bad.Calibration, bad.Folder), n, m-fresh, alpha); k > most {
+					most, worst = k, share
+				}
+			}
+			chosen += worst / folders
+		}
+		t.Logf("%d new of %d: false discoveries %.3f, %.1f found, bounds broken in %.1f%%; calibration rows as negatives %.3f, the weight by what is found %.3f",
+			fresh, m, mean, float64(found)/folders, 100*float64(broken)/folders, leaky, chosen)
+		const error = .018 // of a mean over the folders
+		if mean > alpha+2*error {
+			t.Errorf("%d new: %.3f are known, and %.2f were promised", fresh, mean, alpha)
+		}
+		if share := float64(broken) / folders; share > .05+.03 {
+			t.Errorf("%d new: bounds do not hold in %.3f", fresh, share)
+		}
+		if fresh == 0 && (leaky < alpha+2*error || chosen < alpha+2*error) {
+			t.Errorf("procedures that see too much keep the promise in this test: %.3f and %.3f", leaky, chosen)
+		}
+	}
+}
+
+// TestFrozen: a score that is not learned gives Benjamini and Hochberg's list, with
+// Storey's estimate.
+func TestFrozen(t *testing.T) {
+	w := world{rand.New(rand.NewPCG(1, 2))}
+	in := w.input(200, 70, 30, 0)
+	in.Validation.N, in.Validation.Scores = LeastValidation-1, nil
+	learned, err := Learn(t.Context(), in)
+	if err != nil || learned.Weight != 0 || !slices.Equal(learned.Folder, in.Folder.Scores) {
+		t.Fatalf("weight %g, %v", learned.Weight, err)
+	}
+	ranks := PValues(learned.Calibration, learned.Folder)
+	var p []float64
+	above := 0
+	for i, s := range learned.Folder {
+		below := 1
+		for _, c := range learned.Calibration {
+			if c <= s {
+				below++
+			}
+		}
+		if below != ranks[i] {
+			t.Fatalf("rank %d, want %d", ranks[i], below)
+		}
+		p = append(p, float64(below)/201)
+		if below > 101 {
+			above++
+		}
+	}
+	share := float64(1+above) / (100 * (1 - 101./201))
+	for _, alpha := range []float64{.05, .1, .2, .5} {
+		limit := -1.0
+		for k, v := range slices.Sorted(slices.Values(p)) {
+			if v*100*share <= alpha*float64(k+1) {
+				limit = v
+			}
+		}
+		for i, q := range QValues(ranks, 200) {
+			if got, want := q <= alpha, p[i] <= limit; got != want {
+				t.Errorf("%g: row %d is found: %t, want %t", alpha, i, got, want)
+			}
+		}
+	}
+}
+
+// TestOrder: neither the order of the rows nor which of them are calibration rows changes
+// the score of a row, bit for bit, and copies have one score.
+func TestOrder(t *testing.T) {
+	w := world{rand.New(rand.NewPCG(5, 6))}
+	in := w.input(80, 60, 40, 3)
+	copied, row := in.Folder.Row(3), in.Folder.Row
+	in.Folder.Row = func(i int) []float32 {
+		if i == 7 {
+			return copied
+		}
+		return row(i)
+	}
+	in.Folder.Scores[7] = in.Folder.Scores[3]
+	one, err := Learn(t.Context(), in)
+	if err != nil || one.Weight == 0 {
+		t.Fatal(one, err)
+	}
+	if one.Folder[7] != one.Folder[3] {
+		t.Errorf("copies: %g and %g", one.Folder[7], one.Folder[3])
+	}
+	// All rows in another order, others of them calibrating.
+	was := in
+	order := w.random.Perm(180)
+	all := func(i int) (x []float32, score, want float64) {
+		if i < 80 {
+			return was.Calibration.Row(i), was.Calibration.Scores[i], one.Calibration[i]
+		}
+		return was.Folder.Row(i - 80), was.Folder.Scores[i-80], one.Folder[i-80]
+	}
+	part := func(at []int) (r Rows) {
+		r = Rows{N: len(at), Row: func(i int) []float32 { x, _, _ := all(at[i]); return x }}
+		for _, i := range at {
+			_, score, _ := all(i)
+			r.Scores = append(r.Scores, score)
+		}
+		return r
+	}
+	in.Calibration, in.Folder = part(order[:80]), part(order[80:])
+	two, err := Learn(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range slices.Concat(two.Calibration, two.Folder) {
+		if _, _, want := all(order[i]); got != want {
+			t.Fatalf("row %d: %g, want %g", order[i], got, want)
+		}
+	}
+}
+
+// TestFew: nothing is promised, and nothing fails, with few rows.
+func TestFew(t *testing.T) {
+	w := world{rand.New(rand.NewPCG(7, 8))}
+	for _, n := range []int{0, 1, 2, 9} {
+		for _, m := range []int{0, 1, 2, 30} {
+			in := w.input(n, m, 0, 0)
+			learned, err := Learn(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ranks := PValues(learned.Calibration, learned.Folder)
+			for _, q := range QValues(ranks, n) {
+				if !(q > 0) || math.IsInf(q, 0) {
+					t.Errorf("%d calibration rows, %d rows: q = %g", n, m, q)
+				}
+			}
+			c := Certify(ranks, n, .95, 0)
+			if c.New > m || n == 0 && c.New > 0 {
+				t.Errorf("%d calibration rows, %d rows: %d are new", n, m, c.New)
+			}
+		}
+	}
+	if got := LeastFound(150, 1000, .1); got != 67 {
+		t.Errorf("%d must be found, want 67", got)
+	}
+}

@@ -1,0 +1,409 @@
+// Package discovery judges many rows together: what is new in a folder, and how many
+// of the rows that are called new can be known ones.
+//
+// A score that is learned from the folder tells its rows, together with the calibration
+// rows, from the training rows: [Learn]. P-values against the calibration rows, false
+// discovery rates and bounds are computed from the scores alone: [PValues], [QValues],
+// [Certify]. The promise needs nothing but exchangeability: the score depends on fixed
+// training and validation rows and on the calibration and folder rows as one set, in
+// which it knows neither which is which nor their order. See Marandon, Lei, Mary and
+// Roquain, Adaptive novelty detection with false discovery rate guarantee
+// (arXiv 2208.06685), and Bates et al., Testing for outliers with conformal p-values
+// (arXiv 2104.08279).
+package discovery
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+)
+
+// Rows are rows of features with their scores, higher meaning more in-distribution.
+type Rows struct {
+	N      int
+	Row    func(i int) []float32 // [D]; several goroutines call it
+	Scores []float64             // [N]; nil of training rows
+}
+
+// Input is what a score is learned from. Rows of Calibration and Folder are told apart
+// only when a result is given back.
+type Input struct {
+	D                                         int
+	Training, Validation, Calibration, Folder Rows
+	Seed                                      uint64
+}
+
+// Learned is a score that looks at the folder as a whole.
+type Learned struct {
+	Calibration, Folder []float64 // scores, higher meaning more in-distribution
+	// Weight is how much of the learned score was added to the single one, in its own
+	// deviations: 0 where the folder says nothing.
+	Weight float64
+}
+
+const (
+	folds = 5
+	// ridge is what is added to the scatter of the standardised rows. It is strong: for
+	// few rows the direction is nearly that from the mean of the training rows to that
+	// of the pool.
+	ridge = 1e4
+	// LeastValidation is how many validation rows the weight needs.
+	LeastValidation = 20
+	// penalty is how much likelier, as a logarithm, the ranks must be by another weight
+	// than 0.
+	penalty = 4
+)
+
+// weights are those that are compared.
+var weights = []float64{0, .25, .5, .75, 1, 1.5, 2, 3}
+
+// Learn returns the scores of the pool of calibration and folder rows,
+//
+//	score − w · deviation · l
+//
+// l tells the pool from the training rows: a linear regression with an L2 penalty on
+// standardised features, of which each row gets the value by a fit without a fifth of the
+// pool that it is in (cross-fitting), standardised by the validation rows. Rows that are
+// equal are in one part.
+//
+// The weight w is the mean over a grid, each weight being as likely as it makes the
+// ranks of the pool among the validation rows: the more new rows are in the tail, the
+// less uniform are these. So a folder without anything new has the weight 0, nearly.
+// Only the pool as a whole and fixed rows decide.
+func Learn(ctx context.Context, in Input) (*Learned, error) {
+	p := newPool(in)
+	if in.Validation.N < LeastValidation || in.Training.N < 2 || len(p.rows) <= folds {
+		return p.scores(0), nil
+	}
+	validation, err := p.learn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.scores(p.weigh(validation)), nil
+}
+
+// scores returns the scores with a weight of the learned values.
+func (p *pool) scores(weight float64) *Learned {
+	if weight == 0 {
+		return &Learned{Calibration: p.Calibration.Scores, Folder: p.Folder.Scores}
+	}
+	out := &Learned{Calibration: make([]float64, p.Calibration.N), Folder: make([]float64, p.Folder.N), Weight: weight}
+	for _, r := range p.rows {
+		to := out.Calibration
+		if r.folder {
+			to = out.Folder
+		}
+		to[r.at] = r.score - weight*p.scale*r.learned
+	}
+	return out
+}
+
+// pooled is a row of the pool.
+type pooled struct {
+	folder         bool
+	at             int // among the calibration rows or those of the folder
+	x              []float32
+	score, learned float64
+	fold           int
+}
+
+type pool struct {
+	Input
+	rows  []pooled // in an order that the rows themselves give
+	scale float64  // deviation of the validation scores
+}
+
+// newPool orders the pool by what the rows are, so that no result depends on how they
+// came, and draws the folds.
+func newPool(in Input) *pool {
+	p := &pool{Input: in}
+	_, p.scale = centre(in.Validation.Scores)
+	for _, part := range []struct {
+		Rows
+		folder bool
+	}{{in.Calibration, false}, {in.Folder, true}} {
+		for i := range part.N {
+			p.rows = append(p.rows, pooled{folder: part.folder, at: i, x: part.Row(i), score: part.Scores[i]})
+		}
+	}
+	slices.SortFunc(p.rows, func(a, b pooled) int {
+		return cmp.Or(cmp.Compare(a.score, b.score), bytes.Compare(bytesOf(a.x), bytesOf(b.x)))
+	})
+	random := rand.New(rand.NewPCG(in.Seed, 0x6469_7363)) // the stream's own number
+	var order []int
+	for i := range p.rows {
+		r := &p.rows[i]
+		if i > 0 && r.score == p.rows[i-1].score && slices.Equal(r.x, p.rows[i-1].x) {
+			r.fold = p.rows[i-1].fold
+			continue
+		}
+		if len(order) == 0 {
+			order = random.Perm(folds)
+		}
+		r.fold, order = order[0], order[1:]
+	}
+	return p
+}
+
+func bytesOf(x []float32) []byte {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), 4*len(x))
+}
+
+// fit is a linear function of a row, v·x − offset.
+type fit struct {
+	v      []float64
+	offset float64
+}
+
+func (f *fit) of(x []float32) float64 {
+	sum := -f.offset
+	for i, v := range x {
+		sum += f.v[i] * float64(v)
+	}
+	return sum
+}
+
+// block is the first two moments of some rows.
+type block struct {
+	n     float64
+	mean  []float64
+	about *mat.SymDense // covariance about the mean; nil without rows
+}
+
+// fit returns the regressions without each part of the pool.
+func (p *pool) fit(ctx context.Context) ([]fit, error) {
+	moments := func(n int, index []int, row func(i int) []float32) (block, error) {
+		if n == 0 {
+			return block{mean: make([]float64, p.D)}, ctx.Err()
+		}
+		r := linalg.Rows{D: p.D, Index: index, Classes: 1, Label: func(int) int { return 0 }, Read: func(dst []float64, i int) {
+			for j, v := range row(i) {
+				dst[j] = float64(v)
+			}
+		}}
+		m, err := linalg.Means(ctx, r)
+		if err != nil {
+			return block{}, err
+		}
+		about, err := m.Total(ctx, r)
+		return block{float64(n), m.Mean, about}, err
+	}
+	all := make([]int, p.Training.N)
+	for i := range all {
+		all[i] = i
+	}
+	known, err := moments(len(all), all, p.Training.Row)
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]block, folds)
+	for k := range parts {
+		var index []int
+		for i, r := range p.rows {
+			if r.fold == k {
+				index = append(index, i)
+			}
+		}
+		if parts[k], err = moments(len(index), index, func(i int) []float32 { return p.rows[i].x }); err != nil {
+			return nil, err
+		}
+	}
+	fits := make([]fit, folds)
+	var mu sync.Mutex
+	parallel.Each(runtime.GOMAXPROCS(0), folds, func(k int) {
+		if ctx.Err() != nil {
+			return
+		}
+		f := regress(known, slices.Concat(parts[:k], parts[k+1:]))
+		mu.Lock()
+		defer mu.Unlock()
+		fits[k] = f
+	})
+	return fits, ctx.Err()
+}
+
+// regress returns the regression of 1 for rows of the pool's parts and 0 for known ones.
+func regress(known block, parts []block) fit {
+	d := len(known.mean)
+	pool := mixed(parts)
+	all := append([]block{known}, parts...)
+	total := mixed(all)
+	scatter := mat.NewSymDense(d, nil)
+	s := scatter.RawSymmetric()
+	for _, b := range all {
+		if b.about == nil {
+			continue
+		}
+		about := b.about.RawSymmetric()
+		for i := range d {
+			at, to, from := b.mean[i]-total.mean[i], s.Data[i*s.Stride:], about.Data[i*about.Stride:]
+			for j := i; j < d; j++ {
+				to[j] += b.n * (from[j] + at*(b.mean[j]-total.mean[j]))
+			}
+		}
+	}
+	scale := make([]float64, d)
+	for i := range scale {
+		if scale[i] = math.Sqrt(s.Data[i*s.Stride+i] / total.n); !(scale[i] > 0) {
+			scale[i] = 1
+		}
+	}
+	right := mat.NewVecDense(d, nil)
+	for i := range d {
+		for j := i; j < d; j++ {
+			s.Data[i*s.Stride+j] /= scale[i] * scale[j]
+		}
+		s.Data[i*s.Stride+i] += ridge
+		right.SetVec(i, pool.n*known.n/total.n*(pool.mean[i]-known.mean[i])/scale[i])
+	}
+	var w mat.VecDense
+	var cholesky mat.Cholesky
+	f := fit{v: make([]float64, d)}
+	if cholesky.Factorize(scatter) && cholesky.SolveVecTo(&w, right) == nil {
+		for i := range f.v {
+			f.v[i] = w.AtVec(i) / scale[i]
+			f.offset += f.v[i] * total.mean[i]
+		}
+	}
+	return f
+}
+
+// mixed returns number and mean of the rows of several blocks.
+func mixed(blocks []block) block {
+	m := block{mean: make([]float64, len(blocks[0].mean))}
+	for _, b := range blocks {
+		m.n += b.n
+	}
+	for _, b := range blocks {
+		for i, v := range b.mean {
+			m.mean[i] += b.n / m.n * v
+		}
+	}
+	return m
+}
+
+// learn sets the learned value of each row of the pool, standardised as those of the
+// validation rows by the same fit, and returns the latter [folds][N].
+func (p *pool) learn(ctx context.Context) ([][]float64, error) {
+	fits, err := p.fit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	validation := make([][]float64, folds)
+	mean, scale := make([]float64, folds), make([]float64, folds)
+	for k := range fits {
+		validation[k] = make([]float64, p.Validation.N)
+		for i := range validation[k] {
+			validation[k][i] = fits[k].of(p.Validation.Row(i))
+		}
+		mean[k], scale[k] = centre(validation[k])
+		for i := range validation[k] {
+			validation[k][i] = (validation[k][i] - mean[k]) / scale[k]
+		}
+	}
+	return validation, parallel.Blocks(ctx, len(p.rows), 256, func(from, to int) {
+		for i := from; i < to; i++ {
+			r := &p.rows[i]
+			r.learned = (fits[r.fold].of(r.x) - mean[r.fold]) / scale[r.fold]
+		}
+	})
+}
+
+// centre returns the median and half of what lies between the 16% and 84% quantiles: the
+// standard deviation of a normal distribution, which few outliers do not move; 1 where
+// it is 0.
+func centre(values []float64) (median, deviation float64) {
+	if len(values) == 0 {
+		return 0, 1
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	const sigma = .1586553
+	deviation = (linalg.Quantile(sorted, 1-sigma) - linalg.Quantile(sorted, sigma)) / 2
+	if !(deviation > 0) || math.IsInf(deviation, 0) {
+		deviation = 1
+	}
+	return linalg.Quantile(sorted, .5), deviation
+}
+
+// weigh returns the weight of the learned values.
+func (p *pool) weigh(validation [][]float64) float64 {
+	likely := make([]float64, len(weights))
+	parallel.Each(runtime.GOMAXPROCS(0), len(weights), func(at int) {
+		reference := make([][]float64, folds)
+		for k := range reference {
+			reference[k] = make([]float64, p.Validation.N)
+			for i, s := range p.Validation.Scores {
+				reference[k][i] = s - weights[at]*p.scale*validation[k][i]
+			}
+			slices.Sort(reference[k])
+		}
+		counts := make([]float64, len(bins))
+		for _, r := range p.rows {
+			below, found := slices.BinarySearch(reference[r.fold], r.score-weights[at]*p.scale*r.learned)
+			if found {
+				below++
+			}
+			u := (float64(below) + .5) / float64(p.Validation.N+1)
+			bin, _ := slices.BinarySearch(bins, u)
+			counts[bin]++
+		}
+		likely[at] = decreasing(counts)
+	})
+	var sum, all float64
+	for i, l := range likely {
+		if i > 0 {
+			l -= penalty
+		}
+		chance := math.Exp(l - slices.Max(likely))
+		all += chance
+		sum += chance * weights[i]
+	}
+	if w := sum / all; w >= weights[1]/10 {
+		return w
+	}
+	return 0
+}
+
+// bins are the upper ends of the bins of ranks.
+var bins = []float64{.01, .02, .035, .05, .075, .1, .15, .2, .3, .4, .5, 1}
+
+// decreasing returns the logarithm of the likelihood of the counts of ranks in the bins by
+// the most likely density that does not increase (Grenander's), relative to the uniform one.
+func decreasing(counts []float64) (sum float64) {
+	type step struct{ count, width float64 }
+	var steps []step
+	n, low := 0.0, 0.0
+	for i, c := range counts {
+		next := step{c, bins[i] - low}
+		low, n = bins[i], n+c
+		for len(steps) > 0 {
+			last := steps[len(steps)-1]
+			if last.count*next.width >= next.count*last.width {
+				break
+			}
+			next.count, next.width = next.count+last.count, next.width+last.width
+			steps = steps[:len(steps)-1]
+		}
+		steps = append(steps, next)
+	}
+	for _, s := range steps {
+		if s.count > 0 {
+			sum += s.count * math.Log(s.count/n/s.width)
+		}
+	}
+	return sum
+}

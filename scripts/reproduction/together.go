@@ -1,0 +1,351 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/metrics"
+	"github.com/mlrbfn/mlrbfn/pipeline"
+)
+
+// Images judged together: how much better new ones are found, and how many of those that
+// are called new are known.
+const together = "together"
+
+var (
+	togetherSizes  = []int{100, 300, 600, 1000, 3000}
+	togetherShares = []float64{0, .02, .05, .1, .3, .5}
+	togetherRates  = []float64{.05, .1, .2}
+)
+
+// judgedTogether is what came of one folder. Its JSON is a line of the file that an
+// interrupted run goes on from.
+type judgedTogether struct {
+	Backbone, Task string
+	Draw, Images   int
+	Share          float64
+
+	Single, Together, Weight float64 // AUROC of new against known images
+	Calibration              int
+	AtLeast                  int       // new, by the certificate
+	Broken                   bool      // a bound of the certificate does not hold
+	False, Power             []float64 // share of false discoveries and of new images found, by rate
+	PlainFalse, PlainPower   []float64 // of Benjamini and Hochberg's procedure on the single score
+}
+
+// folderTask is where folders come from.
+type folderTask struct {
+	name  string
+	known []*features.Set // rows to train on and rows of the folder
+	but   string          // class of known that is new; "" for none
+	only  []string        // classes; nil for all
+	new   *features.Set   // nil: class but
+	rows  int             // of each class, to train on
+}
+
+// rows returns the rows and labels of the known classes, in a random order, and the new
+// ones.
+func (t *folderTask) draw(random *rand.Rand) (known [][]float32, labels []string, new [][]float32) {
+	for _, s := range t.known {
+		for i, y := range s.Labels() {
+			switch name := s.Classes[y]; {
+			case name == t.but:
+				new = append(new, s.Row(i))
+			case t.only == nil || slices.Contains(t.only, name):
+				known, labels = append(known, s.Row(i)), append(labels, name)
+			}
+		}
+	}
+	if t.new != nil {
+		new = new[:0]
+		for i := range t.new.N {
+			new = append(new, t.new.Row(i))
+		}
+	}
+	random.Shuffle(len(known), func(i, j int) {
+		known[i], known[j] = known[j], known[i]
+		labels[i], labels[j] = labels[j], labels[i]
+	})
+	random.Shuffle(len(new), func(i, j int) { new[i], new[j] = new[j], new[i] })
+	return known, labels, new
+}
+
+// folderTasks are the tasks of a backbone, those of one draw.
+func (e *experiment) folderTasks(backbone string, draw int, only []string) (tasks []folderTask, err error) {
+	open := func(name string) *features.Set {
+		s, openErr := features.Open(filepath.Join(e.features, backbone, name))
+		err = errors.Join(err, openErr)
+		return s
+	}
+	want := func(name string) bool { return only == nil || slices.Contains(only, name) }
+	if want("cifar10") {
+		train, test := open("cifar10-train"), open("cifar10-test")
+		if err == nil {
+			known := []*features.Set{train, test}
+			tasks = append(tasks, folderTask{"CIFAR-10, a class of it", known, train.Classes[draw%10], nil, nil, 400},
+				folderTask{"CIFAR-10, CIFAR-100", known, "", nil, open("cifar100"), 400},
+				folderTask{"CIFAR-10, Tiny ImageNet", known, "", nil, open("tin"), 400})
+		}
+	}
+	if want("imagenette") {
+		train, val := open("imagenette-train"), open("imagenette-val")
+		if err == nil {
+			tasks = append(tasks, folderTask{"Imagenette, a class of it", []*features.Set{train, val}, train.Classes[draw%10], nil, nil, 35})
+		}
+	}
+	if want("super") && err == nil {
+		pools, poolsErr := e.pools(backbone, []string{"super"})
+		test := open("cifar100")
+		if err = errors.Join(err, poolsErr); err != nil {
+			return nil, err
+		}
+		for _, p := range pools {
+			tasks = append(tasks, folderTask{p.task, []*features.Set{p.train, test}, p.only[draw%5], p.only, nil, 80})
+		}
+	}
+	return tasks, err
+}
+
+// measure trains on some of the known rows, and judges folders of the others.
+func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, dir string, draw int) (all []judgedTogether, err error) {
+	random := rand.New(rand.NewPCG(uint64(draw), 36))
+	known, labels, fresh := t.draw(random)
+	classes := slices.Compact(slices.Sorted(slices.Values(labels)))
+	d := len(known[0])
+	var x []float32
+	var y []int64
+	var rest [][]float32
+	taken := map[string]int{}
+	for i, row := range known {
+		if taken[labels[i]]++; taken[labels[i]] <= t.rows {
+			x, y = append(x, row...), append(y, int64(slices.Index(classes, labels[i])))
+		} else {
+			rest = append(rest, row)
+		}
+	}
+	n := len(y)
+	if err := errors.Join(npy.WriteFile(filepath.Join(dir, "features.npy"), x, n, d), npy.WriteFile(filepath.Join(dir, "labels.npy"), y, n)); err != nil {
+		return nil, err
+	}
+	opts.Features, opts.NoHoldOut = []string{dir}, true
+	opts.Calibration = pipeline.Share{Fraction: .25}
+	detector, _, err := pipeline.Train(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	for _, size := range togetherSizes {
+		for _, share := range togetherShares {
+			of := int(math.Round(share * float64(size)))
+			if size-of > len(rest) || of > len(fresh) || share > 0 && of == 0 {
+				continue
+			}
+			random.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+			random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
+			j, err := t.folder(ctx, detector, rest[:size-of], fresh[:of], uint64(draw))
+			if err != nil {
+				return nil, err
+			}
+			j.Task, j.Draw, j.Share = t.name, draw, share
+			all = append(all, j)
+		}
+	}
+	return all, nil
+}
+
+// folder judges a folder of known and new rows.
+func (t *folderTask) folder(ctx context.Context, d *pipeline.Detector, known, fresh [][]float32, seed uint64) (j judgedTogether, err error) {
+	rows := slices.Concat(append(slices.Clone(known), fresh...)...)
+	r, err := pipeline.Discover(ctx, pipeline.DiscoverOptions{Detect: pipeline.DetectOptions{Detector: d}, Rows: rows, Seed: seed})
+	if err != nil {
+		return j, err
+	}
+	j = judgedTogether{Images: r.Images, Weight: r.Weight, Calibration: r.Calibration, AtLeast: r.NewAtLeast, Broken: r.NewAtLeast > len(fresh)}
+	of := func(from, to int, score func(pipeline.Found) float64) (scores []float64) {
+		for _, f := range r.Found[from:to] {
+			scores = append(scores, score(f))
+		}
+		return scores
+	}
+	single, joint := func(f pipeline.Found) float64 { return f.Score }, func(f pipeline.Found) float64 { return f.Together }
+	if k := len(known); len(fresh) > 0 {
+		j.Single = metrics.AUROC(of(0, k, single), of(k, r.Images, single))
+		j.Together = metrics.AUROC(of(0, k, joint), of(k, r.Images, joint))
+	}
+	for _, b := range r.Bounds {
+		wrong := 0
+		for _, f := range r.Found[:len(known)] {
+			if f.Together <= b.Together {
+				wrong++
+			}
+		}
+		j.Broken = j.Broken || wrong > b.Known
+	}
+	plain := of(0, r.Images, func(f pipeline.Found) float64 { return f.PValue })
+	order := slices.Sorted(slices.Values(plain))
+	for _, rate := range togetherRates {
+		limit := 0.0
+		for i, p := range order {
+			if p*float64(len(order)) <= rate*float64(i+1) {
+				limit = p
+			}
+		}
+		count := func(found func(i int) bool) (wrong, power float64) {
+			right := 0
+			bad := 0
+			for i := range r.Found {
+				switch {
+				case !found(i):
+				case i < len(known):
+					bad++
+				default:
+					right++
+				}
+			}
+			return float64(bad) / float64(max(1, bad+right)), float64(right) / float64(max(1, len(fresh)))
+		}
+		wrong, power := count(func(i int) bool { return r.Found[i].QValue <= rate })
+		j.False, j.Power = append(j.False, wrong), append(j.Power, power)
+		wrong, power = count(func(i int) bool { return plain[i] <= limit })
+		j.PlainFalse, j.PlainPower = append(j.PlainFalse, wrong), append(j.PlainPower, power)
+	}
+	return j, nil
+}
+
+// runTogether measures all tasks and prints means. The seeds are the draws.
+func (e *experiment) runTogether(ctx context.Context, w io.Writer, models []string, seeds string, epochs int, only []string) error {
+	if err := e.readTraining(seeds, epochs); err != nil {
+		return err
+	}
+	opts := e.train[false]
+	draws := opts.Seeds
+	if err := os.MkdirAll(e.out, 0o777); err != nil {
+		return err
+	}
+	file := filepath.Join(e.out, together+".jsonl")
+	done := map[string]bool{}
+	var all []judgedTogether
+	if f, err := os.Open(file); err == nil {
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			var j judgedTogether
+			if json.Unmarshal(lines.Bytes(), &j) == nil {
+				all, done[fmt.Sprint(j.Backbone, j.Task, j.Draw)] = append(all, j), true
+			}
+		}
+		f.Close()
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, m := range models {
+		for _, draw := range draws {
+			tasks, err := e.folderTasks(m, int(draw), only)
+			if err != nil {
+				return err
+			}
+			for _, t := range tasks {
+				if done[fmt.Sprint(m, t.name, draw)] {
+					continue
+				}
+				dir, err := os.MkdirTemp("", together)
+				if err != nil {
+					return err
+				}
+				opts.Seeds = []uint64{draw}
+				some, err := t.measure(ctx, opts, dir, int(draw))
+				if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+					return fmt.Errorf("%s, %s: %w", m, t.name, err)
+				}
+				var lines strings.Builder
+				for _, j := range some {
+					j.Backbone = m
+					all = append(all, j)
+					text, err := json.Marshal(j)
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(&lines, "%s\n", text)
+				}
+				if _, err := f.WriteString(lines.String()); err != nil {
+					return err
+				}
+				fmt.Fprintf(e.stderr, "%s, %s, draw %d\n", m, t.name, draw)
+			}
+		}
+	}
+	printTogether(w, all)
+	return nil
+}
+
+// printTogether prints means over draws, and over the superclasses.
+func printTogether(w io.Writer, all []judgedTogether) {
+	type key struct {
+		backbone, task string
+		images         int
+		share          float64
+	}
+	byKey := map[key][]judgedTogether{}
+	var keys []key
+	for _, j := range all {
+		k := key{j.Backbone, j.Task, j.Images, j.Share}
+		if !strings.Contains(k.task, ", ") || strings.Contains(k.task, "superclass") {
+			k.task = "superclasses"
+		}
+		if byKey[k] == nil {
+			keys = append(keys, k)
+		}
+		byKey[k] = append(byKey[k], j)
+	}
+	slices.SortStableFunc(keys, func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.backbone, b.backbone), cmp.Compare(a.task, b.task), cmp.Compare(a.images, b.images), cmp.Compare(a.share, b.share))
+	})
+	fmt.Fprint(w, "| features | task | images | new | folders | AUROC by itself | together | false; found at .05 | at .1 | at .2 | single score at .1 | bounds broken |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, k := range keys {
+		group := byKey[k]
+		mean := func(of func(judgedTogether) float64) (mean, deviation float64) {
+			for _, j := range group {
+				mean += of(j) / float64(len(group))
+			}
+			for _, j := range group {
+				deviation += math.Pow(of(j)-mean, 2)
+			}
+			return mean, math.Sqrt(deviation / float64(max(1, len(group)-1)) / float64(len(group)))
+		}
+		pair := func(wrong, power func(judgedTogether) float64) string {
+			v, e := mean(wrong)
+			p, _ := mean(power)
+			return fmt.Sprintf("%.3f ± %.3f; %.2f", v, e, p)
+		}
+		single, _ := mean(func(j judgedTogether) float64 { return 100 * j.Single })
+		gain, e := mean(func(j judgedTogether) float64 { return 100 * (j.Together - j.Single) })
+		broken, _ := mean(func(j judgedTogether) float64 {
+			if j.Broken {
+				return 100
+			}
+			return 0
+		})
+		by, joint := "–", "–"
+		if k.share > 0 {
+			by, joint = fmt.Sprintf("%.1f", single), fmt.Sprintf("%+.1f ± %.1f", gain, e)
+		}
+		fmt.Fprintf(w, "| %s | %s | %d | %g%% | %d | %s | %s |", k.backbone, k.task, k.images, 100*k.share, len(group), by, joint)
+		for r := range togetherRates {
+			fmt.Fprintf(w, " %s |", pair(func(j judgedTogether) float64 { return j.False[r] }, func(j judgedTogether) float64 { return j.Power[r] }))
+		}
+		fmt.Fprintf(w, " %s | %.1f%% |\n", pair(func(j judgedTogether) float64 { return j.PlainFalse[1] }, func(j judgedTogether) float64 { return j.PlainPower[1] }), broken)
+	}
+}
