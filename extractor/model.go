@@ -65,6 +65,8 @@ type ModelOptions struct {
 	// Drifted, where set, is told of features that differ from those of the detector or
 	// the feature set by more than rounding.
 	Drifted func(text string)
+	// Kept, where set, keeps the model open when it is closed, for the next one.
+	Kept *Kept
 }
 
 // ErrOpenTimeout is wrapped by the error of a model that took too long to open.
@@ -140,8 +142,10 @@ type Model struct {
 	outputs     []tensor // the embedding and, where there are any, the logits
 	pool        pooling
 	alone       func() bool // needsToBeAlone, asked once
+	quantised   func() bool // looksQuantised, asked once
 	kept        *keptRunners
 	probed      *keptProbe
+	release     func() error // of a model that is kept; nil of others
 	options     ModelOptions
 	why         string
 	fingerprint string
@@ -177,6 +181,9 @@ func OpenModel(dir string, opts ModelOptions) (*Model, error) {
 // OpenModelContext is [OpenModel] that ends with the context's error once that
 // is cancelled.
 func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
+	if opts.Kept != nil {
+		return opts.Kept.open(ctx, dir, opts)
+	}
 	if !slices.Contains([]string{"", "cls", "mean"}, opts.Pool) {
 		return nil, options.Errorf("Pool", "unknown pooling %q; it is cls or mean", opts.Pool)
 	}
@@ -424,7 +431,7 @@ func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	if err != nil {
 		return fmt.Errorf("output %s: %w", embedding, err)
 	}
-	m.alone = sync.OnceValue(m.needsToBeAlone)
+	m.alone, m.quantised = sync.OnceValue(m.needsToBeAlone), sync.OnceValue(m.looksQuantised)
 	return nil
 }
 
@@ -713,7 +720,9 @@ var quantisedOps = []string{"QLinear", "MatMulInteger", "ConvInteger", "DynamicQ
 
 // Quantised tells whether the graph computes in 8 bits somewhere, so that its
 // features depend on the processor; see [Products].
-func (m *Model) Quantised() bool {
+func (m *Model) Quantised() bool { return m.quantised() }
+
+func (m *Model) looksQuantised() bool {
 	data, unmap, err := mapFile(m.File)
 	if err != nil {
 		return false
@@ -837,6 +846,7 @@ func (m *Model) newRunner(batch int) (runner, error) {
 			return nil, err
 		}
 	}
+	r.model = m // and not who had it before, who may have closed theirs
 	return keptRunner{r, m.kept}, nil
 }
 
@@ -860,7 +870,7 @@ func (m *Model) freeThreads() bool {
 
 func (m *Model) withThreads(n int) (model, error) {
 	other := *m
-	other.options.IntraOpThreads, other.kept = n, new(keptRunners)
+	other.options.IntraOpThreads, other.kept, other.release = n, new(keptRunners), nil
 	return &other, other.newSession()
 }
 
@@ -876,14 +886,17 @@ func (m *Model) batchSizes() []int {
 	return deviceBatchSizes
 }
 
-// Close frees the session, unless onnxruntime could not be stopped and still uses
-// it.
+// Close frees the session, unless others use it or it is kept for them, or onnxruntime
+// could not be stopped and still uses it.
 func (m *Model) Close() error {
 	if m.session == nil {
 		return nil
 	}
 	session := m.session
 	m.session = nil
+	if m.release != nil {
+		return m.release()
+	}
 	err := m.kept.close()
 	if m.kept.stuck {
 		return err

@@ -81,6 +81,12 @@ type keptRunners struct {
 	stuck bool // a run of the session does not end
 }
 
+func (k *keptRunners) isStuck() bool {
+	k.Lock()
+	defer k.Unlock()
+	return k.stuck
+}
+
 // keptRunner is a runner that goes there when it is closed.
 type keptRunner struct {
 	*Runner

@@ -136,10 +136,13 @@ class Detector(Commands):
         return self._held
 
     def close(self) -> None:
-        """Lets go of the detector and of the model that `detect` keeps open. `with` does it at
-        its end, and Python when nobody holds the detector any more."""
+        """Lets go of the detector and of the models that `detect` and `embed` keep open, unless
+        other detectors use them. `with` does it at its end. Python lets go of a detector that
+        nobody holds any more, and of models that nobody has used for a minute."""
         if self._held:
             self._finalizer()
+            if not _native._forked:
+                _native.call("close_models", {}, quick=True)
         self._held = 0
 
     def __enter__(self) -> Detector:

@@ -16,10 +16,15 @@ import (
 type opened struct {
 	*pipeline.Detector
 
-	mu    sync.RWMutex // held for reading while the judge is in use
-	judge *pipeline.Judge
-	how   string // the judge was opened
+	mu     sync.RWMutex               // held for reading while a judge is in use
+	judges map[string]*pipeline.Judge // by the settings that they were opened with
 }
+
+// mostJudges bounds the settings whose judges a detector keeps.
+const mostJudges = 4
+
+// models are those that detectors and extractions have open, and the last that they had.
+var models extractor.Kept
 
 var handles struct {
 	sync.Mutex
@@ -74,18 +79,25 @@ func closeHandle(_ *call, o *opened, a handleArguments, _ []Buffer) (any, error)
 	handles.Lock()
 	delete(handles.all, a.Detector)
 	handles.Unlock()
-	return nil, o.closeJudge()
+	return nil, o.closeJudges()
 }
 
-func (o *opened) closeJudge() error {
+// closeModels closes the models that nobody uses.
+func closeModels(*call, json.RawMessage, []Buffer) (any, error) { return nil, models.Close() }
+
+func (o *opened) closeJudges() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.judge == nil {
-		return nil
+	return o.closeAll()
+}
+
+// closeAll is closeJudges where nothing uses them.
+func (o *opened) closeAll() (err error) {
+	for _, judge := range o.judges {
+		err = errors.Join(err, judge.Close())
 	}
-	judge := o.judge
-	o.judge = nil
-	return judge.Close()
+	o.judges = nil
+	return err
 }
 
 // use calls do with the detector's backbone, which is opened as settings say unless it is
@@ -95,7 +107,7 @@ func (o *opened) use(c *call, model path, settings command.Settings, do func(*pi
 	if opts.Backbone, opts.Run, err = command.DetectSettings(settings); err != nil {
 		return err
 	}
-	opts.Backbone.Drifted = c.warn
+	opts.Backbone.Drifted, opts.Backbone.Kept = c.warn, &models
 	key, err := json.Marshal([]any{model, settings})
 	if err != nil {
 		return err
@@ -103,9 +115,9 @@ func (o *opened) use(c *call, model path, settings command.Settings, do func(*pi
 	how := string(key)
 	for {
 		o.mu.RLock()
-		if o.judge != nil && o.how == how {
+		if judge := o.judges[how]; judge != nil {
 			defer o.mu.RUnlock()
-			return do(o.judge, opts.Run)
+			return do(judge, opts.Run)
 		}
 		o.mu.RUnlock()
 		if err := o.open(c, how, opts); err != nil {
@@ -114,20 +126,24 @@ func (o *opened) use(c *call, model path, settings command.Settings, do func(*pi
 	}
 }
 
-func (o *opened) open(c *call, how string, opts pipeline.JudgeOptions) (err error) {
+func (o *opened) open(c *call, how string, opts pipeline.JudgeOptions) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.judge != nil && o.how == how {
+	if o.judges[how] != nil {
 		return nil
 	}
-	if o.judge != nil {
-		err = o.judge.Close()
-		o.judge = nil
+	if len(o.judges) >= mostJudges {
+		if err := o.closeAll(); err != nil {
+			return err
+		}
 	}
-	judge, openErr := pipeline.NewJudge(c.ctx, o.Detector, opts)
-	if openErr != nil {
-		return errors.Join(openErr, err)
+	judge, err := pipeline.NewJudge(c.ctx, o.Detector, opts)
+	if err != nil {
+		return err
 	}
-	o.judge, o.how = judge, how
-	return err
+	if o.judges == nil {
+		o.judges = map[string]*pipeline.Judge{}
+	}
+	o.judges[how] = judge
+	return nil
 }

@@ -74,7 +74,7 @@ func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOpt
 	if err := fill(&opts); err != nil {
 		return nil, err
 	}
-	opts.Backbone.Drifted = c.warn
+	opts.Backbone.Drifted, opts.Backbone.Kept = c.warn, &models
 	opts.Run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
 	r, err := pipeline.Extract(c.ctx, opts)
 	if err != nil {
