@@ -78,7 +78,7 @@ func TestFrozenNames(t *testing.T) {
 	ablated := detectorOf(1)
 	ablated.Training.ClassRows, ablated.Training.SumLoss, ablated.Training.Window = []int{1}, true, 9
 	ablated.Training.Sets, ablated.Relabelled = []TrainingSet{{"/a", ForTraining, 9, "00"}}, map[int]int{3: -1}
-	ablated.Training.Tool, ablated.Training.Kept = "train", true
+	ablated.Training.Tool, ablated.Training.Kept, ablated.Training.Review = "train", true, &CalibrationReview{}
 	ablated.Training.Score, ablated.Training.ClassCalibration = "mlrbfn", []int{1}
 	ablated.Validation = &Validation{Confusion: []Confused{{0, 1, 2}}, Flagged: make([]FlaggedImages, len(ablated.Classes))}
 	ablated.Assessment = &Assessment{FalseAlarms: []float64{0.1}, Curve: []float64{0.5}, Classes: map[string]AssessedClass{"0": {Curve: []float64{0.5}}}}
@@ -124,7 +124,7 @@ func TestFrozenNames(t *testing.T) {
 		"ablated": {
 			ablated, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +
 				`conditioning training.class_rows[] training.sum_loss training.window no_ratio no_projections
-				training.sets[].path training.sets[].use training.sets[].rows training.sets[].content_sha256 training.kept training.tool training.scores training.class_calibration[] training.no_hold_out training.linear_c
+				training.sets[].path training.sets[].use training.sets[].rows training.sets[].content_sha256 training.kept training.calibration_review.reviewed training.calibration_review.removed training.tool training.scores training.class_calibration[] training.no_hold_out training.linear_c
 				assessment.auroc assessment.caught_at_5_percent assessment.false_alarms[] assessment.curve[] assessment.classes.0.curve[] ` + assessedNames("0") + `
 				training.conditioning.kind training.conditioning.l2 training.conditioning.shrinkage training.conditioning.dims`,
 			commonTensors + `labels.rows labels.classes validation.confusion validation.flagged ` + strings.ReplaceAll(layers(""), "layers.0.projections", ""),

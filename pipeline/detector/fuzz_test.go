@@ -10,8 +10,8 @@ import (
 // FuzzParseDetector checks that no metadata breaks the reader of detectors,
 // whatever the checksum says.
 func FuzzParseDetector(f *testing.F) {
-	var tensors [4][]safetensors.Tensor
-	for i, name := range []string{"version1", "version2", "version3", "version4"} {
+	var tensors [5][]safetensors.Tensor
+	for i, name := range []string{"version1", "version2", "version3", "version4", "version5"} {
 		file, err := safetensors.Read(filepath.Join("testdata", name+".safetensors"))
 		if err != nil {
 			f.Fatal(err)
@@ -32,7 +32,7 @@ func FuzzParseDetector(f *testing.F) {
 		f.Add(text, 2)
 	}
 	f.Fuzz(func(t *testing.T, metadata string, set int) {
-		d, err := parseDetector(&safetensors.File{Metadata: map[string]string{metadataKey: metadata}, Tensors: tensors[uint(set)%4]})
+		d, err := parseDetector(&safetensors.File{Metadata: map[string]string{metadataKey: metadata}, Tensors: tensors[uint(set)%5]})
 		if (d == nil) == (err == nil) {
 			t.Errorf("%v and %v", d, err)
 		}

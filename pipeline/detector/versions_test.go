@@ -34,7 +34,9 @@ var versionRows = []float32{
 //   - 3, the first with other scores, on rows like those: --scores ensemble
 //     --centroids 6 --epochs 5;
 //   - 4, the first with the joined score, on rows like those: --centroids 6
-//     --epochs 5.
+//     --epochs 5;
+//   - 5, the first whose map of confidences has two slopes: by
+//     testdata/version5.go, as of commit 06e2eafa.
 //
 // The files stay as they are: what was trained once is read for ever.
 var versions = map[string]struct {
@@ -74,6 +76,14 @@ var versions = map[string]struct {
 		{"0", 0, 0.15425032076482406, -8.199624038549691, true, 1. / 31},
 		{"1", 1, 5.5960199315544743e-306, -4351.857586522023, true, 1. / 31},
 		{"1", 1, 0.020318783645011718, -31.838843485908523, true, 1. / 31},
+	}},
+	"version5.safetensors": {true, 1, -5.9867979586326046, []Verdict{
+		{"0", 0, 0.9513924008873229, 5.136201249306988, false, 1},
+		{"1", 1, 0.9374543714428328, 4.871610898365495, false, 1},
+		{"2", 2, 0.9320232132580283, 5.772777176504844, false, 1},
+		{"0", 0, 0.8569546277516082, -0.6504359937257922, false, 9. / 31},
+		{"1", 1, 3.075454577474207e-11, -765.1584925470995, true, 1. / 31},
+		{"2", 2, 0.8530468514320454, -5.028659306877493, false, 2. / 31},
 	}},
 }
 
