@@ -67,10 +67,11 @@ func addEvaluate(c *command) {
 	c.section("output")
 	c.StringVar(&e.opts.Out, "out", "", "folder `REPORT` to write to")
 	c.IntVar(&e.opts.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals; 0: none")
-	c.StringVar(&e.opts.Against, "against", "", "folder `REPORT` of an earlier evaluation on the same images, to compare with")
+	c.StringVar(&e.opts.Against, "against", "", "folder `REPORT` of an earlier evaluation on these images, to compare")
 	c.StringArrayVar(&e.opts.ImageRoots, "images", nil, "`FOLDER` that images of the report may come from (repeat); default: those that the feature sets record")
 	c.means("images", "Images", "Sources", "Roots")
 	c.rare("images")
+	c.addJSON("print all results as one JSON object")
 	c.addQuiet("show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&e.opts.Memory), "memory", "memory for scores, about; where it is given, for features too")
@@ -149,33 +150,37 @@ func (e *evaluating) run(ctx context.Context, s Streams) error {
 	if err == nil && e.file != "" {
 		e.opts.Detector, err = e.load(e.file)
 	}
+	result := evaluationJSON{Out: e.opts.Out, Results: []resultJSON{}, Intervals: []intervalJSON{}, Differences: []differenceJSON{}, Findings: []string{}}
+	text := ""
 	if err == nil && !e.assessAlone {
-		err = e.compare(ctx, s)
+		text, err = e.compare(ctx, s, &result)
 	}
-	if err != nil || e.opts.Detector == nil {
-		return err
+	if err == nil && e.opts.Detector != nil {
+		var a *assessment
+		if a, err = assess(ctx, e.opts); err == nil {
+			result.assess(a)
+			text += a.String()
+		}
 	}
-	a, err := assess(ctx, e.opts)
 	if err != nil {
 		return err
 	}
-	return e.print(s, nil, a.String())
+	return e.print(s, result, text)
 }
 
-// compare evaluates the methods and prints what was found.
-func (e *evaluating) compare(ctx context.Context, s Streams) error {
+// compare evaluates the methods, fills result and returns what is printed for people.
+func (e *evaluating) compare(ctx context.Context, s Streams, result *evaluationJSON) (text string, err error) {
 	opts := e.opts
 	var published []report.Line
 	if e.leaderboard != "" {
 		board, err := report.ReadLeaderboard(e.leaderboard)
 		if err != nil {
-			return err
+			return "", err
 		}
 		published = report.Benchmarks(nil, board)
 	}
-	var findings []string
 	opts.Report = func(e *evaluation.Evaluation) error {
-		findings = e.Findings()
+		result.add(e)
 		return report.Write(opts.Out, e, published...)
 	}
 	opts.Commands, opts.Facts = []string{e.line()}, madeBy()
@@ -184,20 +189,23 @@ func (e *evaluating) compare(ctx context.Context, s Streams) error {
 	opts.Warn = func(text string) { fmt.Fprintf(s.Err, "evaluate: warning: %s\n", e.adviseText(text)) }
 	opts.Leaked = func(leaks []evaluation.Leak) { printLeaks(s.Err, leaks) }
 	var reliability *evaluation.Reliability
-	opts.Reliable = func(r evaluation.Reliability) { reliability = &r }
+	opts.Reliable = func(r evaluation.Reliability) {
+		reliability = &r
+		result.reliable(r)
+	}
 	results, err := pipeline.Evaluate(ctx, opts)
 	progress.Close()
 	if err != nil {
-		return err
+		return "", err
 	}
-	text := resultsText(results, filepath.Join(opts.Out, "report.html"))
-	for _, f := range findings {
+	text = resultsText(results, filepath.Join(opts.Out, "report.html"))
+	for _, f := range result.Findings {
 		text += Printable(f) + "\n"
 	}
 	if reliability != nil {
 		text += reliabilityText(*reliability)
 	}
-	return e.print(s, nil, text)
+	return text, nil
 }
 
 // printLeaks prints which images are in two sets.

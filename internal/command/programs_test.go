@@ -437,7 +437,22 @@ for r in csv.DictReader(open(sys.argv[1] + "/results.csv")):
 	// A trained detector in place of training: the same metrics as its own seed.
 	detector := filepath.Join(dir, "d")
 	call(t, 0, "train", "--features", w.pixels, "--out", detector, "--epochs", "3", "--calibration", "0.3", "--quiet")
-	call(t, 0, append(append([]string{"evaluate"}, args[:8]...), "--out", filepath.Join(dir, "r2"), "--detector", detector, "--methods", "mlrbfn", "--quiet")...)
+	out, _ = call(t, 0, append(append([]string{"evaluate"}, args[:8]...), "--out", filepath.Join(dir, "r2"), "--detector", detector, "--methods", "mlrbfn,msp", "--seeds", "0", "--quiet", "--json")...)
+	var j evaluationJSON
+	if err := json.Unmarshal([]byte(out), &j); err != nil || len(j.Results) != 2*4*3 || len(j.Intervals) != 2*4 || len(j.Differences) != 2 || len(j.Findings) < 2 || j.Own != "mlrbfn" ||
+		j.Confidence.Images != 30 || len(j.Detector) != 4 || !j.Detector[0].Known || j.Detector[1].Images != 15 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for i, r := range j.Results {
+		if r.Dataset == "mean" || r.Seed != "mean" {
+			continue
+		}
+		for _, in := range j.Intervals {
+			if in.Method == r.Method && in.Dataset == r.Dataset && (*r.AUROC < in.AUROC[0] || *r.AUROC > in.AUROC[1] || *r.FPR95ID < in.FPR95ID[0]) {
+				t.Errorf("result %d: %+v in %+v", i, r, in)
+			}
+		}
+	}
 }
 
 // TestAblate runs the smallest ablation, for which the OOD images of one class

@@ -217,6 +217,9 @@ func (e *experiment) pools(backbone string, only []string) (pools []*pool, err e
 	if want("imagenette") {
 		pools = append(pools, &pool{task: "Imagenette", train: open("imagenette-train"), fresh: open("imagenette-val")})
 	}
+	if only != nil && want("cifar100") {
+		pools = append(pools, &pool{task: "CIFAR-100", train: open("cifar100-train")})
+	}
 	if want("super") {
 		text, err := os.ReadFile(filepath.Join(e.data, "images", "cifar100-superclasses.csv"))
 		if err != nil {
