@@ -68,6 +68,8 @@ type Discovery struct {
 }
 
 // Found is the judgement of an image, and what the others say of it.
+//
+// Features are those of typical images of groups, and nil for all others.
 type Found struct {
 	Judgement
 	Together float64 // the score that was learned, in the unit of Score: higher = more in-distribution
@@ -79,7 +81,8 @@ type Found struct {
 }
 
 // DiscoveryBound says of the images with the lowest Together how many are known ones at
-// most. All bounds hold together with a confidence of 95%.
+// most. All bounds hold together with a confidence of 95%. One of them is of the images that
+// are called new.
 type DiscoveryBound struct {
 	Together float64 `json:"together"` // those with at most this
 	Found    int     `json:"found"`    // how many these are, without copies
@@ -167,15 +170,19 @@ func (opts *DiscoverOptions) judge(ctx context.Context, known *knownRows, folder
 			return err
 		}
 		n, row = len(table.Labels), table.Row
-		path = func(i int) string {
-			for _, set := range table.Sets {
-				if i < set.N {
-					return cmp.Or(set.ImagePath(i), fmt.Sprintf("row %d", i))
-				}
-				i -= set.N
+		paths := make([]string, 0, n)
+		for _, set := range table.Sets {
+			known, err := set.Images()
+			if err != nil {
+				return err
 			}
-			return ""
+			for i := range set.N {
+				if paths = append(paths, fmt.Sprintf("row %d", i)); i < len(known) {
+					paths[len(paths)-1] = known[i].Path
+				}
+			}
 		}
+		path = func(i int) string { return paths[i] }
 	}
 	verdicts, err := known.verdicts(ctx, n, row)
 	if err != nil {
@@ -223,6 +230,13 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 	case !carries:
 		out.Notes = append(out.Notes, fmt.Sprintf("with %d calibration images, and %d images that were judged together, no list can be promised to have at most %.3g%% known ones: images are ranked, and groups are of the images that are OOD by themselves; calibrate on more images", n, m, 100*out.FDR))
 	}
+	listed := 0
+	for i := range q {
+		if carries && min(1, q[i]) <= out.FDR {
+			listed++
+		}
+	}
+	out.boundList(listed, ascending)
 	first := make([]int, m) // of the images with this row
 	for i := len(out.Found) - 1; i >= 0; i-- {
 		if at := folder.of[i]; at >= 0 {
@@ -237,6 +251,25 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 		}
 	}
 	return out.group(ctx, known, folder, first, carries)
+}
+
+// boundList adds the bound of the list of those that are called new, given how many these
+// are without copies, where no other bound is of just these: of them no more are known than
+// of a longer list, and as many are new as of a shorter one.
+func (out *Discovery) boundList(listed int, ascending []float64) {
+	at, exact := slices.BinarySearchFunc(out.Bounds, listed, func(b DiscoveryBound, n int) int { return cmp.Compare(b.Found, n) })
+	if listed == 0 || exact {
+		return
+	}
+	b := DiscoveryBound{ascending[listed-1], listed, listed}
+	if at < len(out.Bounds) {
+		b.Known = min(b.Known, out.Bounds[at].Known)
+	}
+	if at > 0 {
+		shorter := out.Bounds[at-1]
+		b.Known = min(b.Known, listed-(shorter.Found-shorter.Known))
+	}
+	out.Bounds = slices.Insert(out.Bounds, at, b)
 }
 
 // group puts the new images into groups, and those that are OOD where no list can be
@@ -278,6 +311,7 @@ func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folde
 		}
 		for _, at := range typical(members, folder.row) {
 			group.Typical = append(group.Typical, first[at])
+			out.Found[first[at]].Features = slices.Clone(folder.row(at))
 		}
 		out.Groups = append(out.Groups, group)
 	}

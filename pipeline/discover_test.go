@@ -60,9 +60,18 @@ func TestDiscover(t *testing.T) {
 		t.Errorf("%d of the new images are missed, %d known ones are called new", missed, wrong)
 	}
 	for _, g := range r.Groups[:2] {
-		if g.Images < each-4 || len(g.Typical) != mostTypical || !slices.Contains(d.Classes, g.Nearest) {
+		if g.Images < each-4 || len(g.Typical) != mostTypical || !slices.Contains(d.Classes, g.Nearest) || !slices.Equal(r.Found[g.Typical[0]].Features, pipetestRow(t, opts.Features, g.Typical[0])) {
 			t.Errorf("%+v", g)
 		}
+	}
+	listed := 0 // without copies
+	for _, f := range r.Found[:4*each] {
+		if f.New {
+			listed++
+		}
+	}
+	if !slices.ContainsFunc(r.Bounds, func(b DiscoveryBound) bool { return b.Found == listed }) {
+		t.Errorf("no bound is of the %d that are called new: %v", listed, r.Bounds)
 	}
 	for i, b := range r.Bounds {
 		if b.Known > b.Found || i > 0 && (b.Found <= r.Bounds[i-1].Found || b.Together < r.Bounds[i-1].Together) {

@@ -1,6 +1,6 @@
 // Package report makes pages of results that a browser shows without a network: of an
 // evaluation ([Write], which also makes tables in the paper's layout, in Markdown and
-// LaTeX), of a detector, of judged images, of the faults of a set of images and of a
+// LaTeX), of a detector, of judged images, of images judged together, of the faults of a set of images and of a
 // course of images.
 //
 // The same input gives the same page: the caller supplies dates, versions and

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // discovering is the command discover.
@@ -23,6 +25,7 @@ type discovering struct {
 	file        string
 	load        func(string) (*pipeline.Detector, error)
 	format, out string
+	page        string // of --report
 	raw, fail   bool
 }
 
@@ -52,6 +55,7 @@ func addDiscover(c *command) {
 	c.addJSON("the same as --format jsonl: one object per line")
 	eitherOr(c.FlagSet, &d.raw, "csv", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
 	c.StringVar(&d.out, "out", "", "write images.jsonl, summary.json and a list of the images of each group to the folder `DIR`")
+	c.StringVar(&d.page, "report", "", "write a page of the groups to `FILE.html`")
 	c.BoolVar(&d.fail, "fail-on-new", false, "exit with code 4 if an image is new")
 	c.addQuiet("show neither progress nor the summary")
 	c.section("speed and limits")
@@ -80,6 +84,11 @@ func (d *discovering) check() error {
 		return Usagef("--csv goes with --format csv")
 	case !(d.opts.FDR > 0 && d.opts.FDR < 1):
 		return Usagef("--fdr %g: a share lies between 0 and 1", d.opts.FDR)
+	}
+	if d.page != "" {
+		if err := report.CheckDiscovery(d.page); err != nil {
+			return err
+		}
 	}
 	return d.running.Check()
 }
@@ -117,6 +126,14 @@ func (d *discovering) run(ctx context.Context, s Streams) (err error) {
 	}
 	if d.out != "" {
 		if err := d.write(r); err != nil {
+			return err
+		}
+	}
+	if d.page != "" {
+		if !d.quiet {
+			fmt.Fprintf(ForPeople(s.Err), "discover: writing the page %s\n", d.page)
+		}
+		if err := d.writePage(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -204,9 +221,17 @@ func printFound(w io.Writer, c *command, f pipeline.Found) error {
 	}{disk.EncodePath(f.Path), disk.PathBytes(f.Path), f.Verdict, f.Together, f.QValue, f.New, f.Group})
 }
 
+// usualOut is the folder of --out that advice names.
+const usualOut = "new"
+
 // list is the file of the images of a group, which train --add reads.
 func (d *discovering) list(group int) string {
-	return filepath.Join(d.out, fmt.Sprintf("group-%d.txt", group))
+	return filepath.Join(cmp.Or(d.out, usualOut), fmt.Sprintf("group-%d.txt", group))
+}
+
+// makeClass is the command that makes a class of a group.
+func (d *discovering) makeClass(group int) string {
+	return CommandLine("mlrbfn", []string{"train", "--detector", d.file, "--add", "NAME=" + d.list(group), "--out", "NEW.safetensors"})
 }
 
 // write writes the files of --out.
@@ -257,7 +282,7 @@ func (d *discovering) describe(r *pipeline.Discovery) string {
 	for g, group := range r.Groups {
 		fmt.Fprintf(&b, "group %d: %s, nearest to %s, such as %s\n", g, count(group.Images, "image"), Printable(group.Nearest), Printable(r.Found[group.Typical[0]].Path))
 		if d.out != "" && len(d.opts.Features) == 0 {
-			fmt.Fprintf(&b, "  %s\n", CommandLine("mlrbfn", []string{"train", "--detector", d.file, "--add", "NAME=" + d.list(g), "--out", "NEW.safetensors"}))
+			fmt.Fprintf(&b, "  %s\n", d.makeClass(g))
 		}
 	}
 	if len(r.Groups) > 0 && d.out == "" && len(d.opts.Features) == 0 {

@@ -171,12 +171,18 @@ const (
 )
 
 func (p *page) item(ctx context.Context, j pipeline.Judgement) report.Verdict {
-	decode := func() (image.Image, error) {
+	picture := pictureOf(ctx, j)
+	picture.Label = p.label(j)
+	return report.Verdict{Image: picture, Verdict: j.Verdict, Explanation: *j.Explanation}
+}
+
+// pictureOf is a judged image as a page shows it.
+func pictureOf(ctx context.Context, j pipeline.Judgement) images.Picture {
+	return images.Picture{Path: j.Path, Decode: func() (image.Image, error) {
 		ctx, cancel := context.WithTimeout(ctx, thumbnailTime)
 		defer cancel()
 		return j.Image(ctx, preprocess.DecodeOptions{MaxPixels: mostThumbnailPixels})
-	}
-	return report.Verdict{Image: images.Picture{Path: j.Path, Label: p.label(j), Decode: decode}, Verdict: j.Verdict, Explanation: *j.Explanation}
+	}}
 }
 
 // pageFacts lists what a reader needs to repeat a run of detect.

@@ -1,0 +1,174 @@
+package report
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
+)
+
+// Discovery holds what the page of images that were judged together shows: groups of new
+// ones, and how many of these are known ones at most.
+type Discovery struct {
+	Title   string // "" means "What is new"
+	Images  int    // that were judged
+	New     int    // images that are called new, without copies
+	AtLeast int    // images that are new, with a confidence of 95%
+	FDR     float64
+	Bounds  []DiscoveryBound // by Found, ascending
+	Kinds   []NewKind        // the largest first
+	Failed  []features.Failure
+	Notes   []string // what is missing on the page, and why
+
+	Commands []string
+	Facts    []evaluation.Fact
+}
+
+// DiscoveryBound says that of the Found images with the lowest scores, those of at most
+// Together, no more than Known are known ones. All bounds hold together with a confidence of
+// 95%.
+type DiscoveryBound struct {
+	Together     float64
+	Found, Known int
+}
+
+// NewKind is a group of images that look alike.
+type NewKind struct {
+	Title   string
+	Total   int // of the group; the page may show fewer
+	Images  []NewImage
+	Nearest []detector.Neighbour // training images
+	Command string               // that makes a class of the group; "" for none
+}
+
+// NewImage is an image of a group.
+type NewImage struct {
+	Image    images.Picture
+	Together float64
+}
+
+// discoveryView is a Discovery as the page's template reads it.
+type discoveryView struct {
+	Page   layout
+	Found  *Discovery
+	Kinds  []kindView
+	At     int     // the bound of the list
+	Steps  [][]any // Together, Found and Known of each bound
+	Table  *table
+	Failed failures
+}
+
+type kindView struct {
+	NewKind
+	ID    string
+	Tiles []newTile
+	Near  []nearTile
+}
+
+// newTile is an image of a mosaic. Together is for the script.
+type newTile struct {
+	*picture
+	Together string
+}
+
+// CheckDiscovery returns an error if WriteDiscovery could not write to the file. Call it
+// before long work. A file that this package did not make is never replaced.
+func CheckDiscovery(file string) error { return checkPage(file) }
+
+// WriteDiscovery writes the page to the file: one page that needs nothing else.
+func WriteDiscovery(file string, d Discovery) error {
+	if err := checkPage(file); err != nil {
+		return err
+	}
+	if d.Title == "" {
+		d.Title = "What is new"
+	}
+	v := discoveryView{Found: &d, Page: layout{
+		Title: d.Title, Lead: []string{d.lead()}, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts, Script: "discovery.js", Album: &album{},
+	}}
+	for i, k := range d.Kinds {
+		kind := kindView{NewKind: k, ID: fmt.Sprintf("kind-%d", i)}
+		for _, img := range k.Images {
+			kind.Tiles = append(kind.Tiles, newTile{v.Page.Album.of(img.Image, thumbnailSide), exact(img.Together)})
+		}
+		for _, near := range k.Nearest {
+			if near.Image.Path == "" {
+				near.Image.Path = fmt.Sprintf("row %d", near.Row)
+			}
+			kind.Near = append(kind.Near, nearTile{v.Page.Album.of(near.Image, nearSide), near.Class, short(near.Distance)})
+		}
+		v.Kinds = append(v.Kinds, kind)
+		v.Page.Links = append(v.Page.Links, link{kind.ID, fmt.Sprintf("%s (%d)", k.Title, k.Total)})
+	}
+	v.slider()
+	v.Failed = v.Page.failed(d.Failed)
+	v.Page.Album.load()
+	err := os.MkdirAll(filepath.Dir(file), 0o777)
+	if err == nil {
+		err = writePage(file, "discovery.html", v)
+	}
+	if err == nil {
+		err = disk.SyncDir(filepath.Dir(file))
+	}
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// at returns the place of the bound of the list, or where none is called new that of the
+// first bound by which as many are new as by any.
+func (d *Discovery) at() int {
+	return sort.Search(len(d.Bounds)-1, func(i int) bool {
+		b := d.Bounds[i]
+		return d.New > 0 && b.Found >= d.New || d.New == 0 && b.Found-b.Known >= d.AtLeast
+	})
+}
+
+// lead says what is new in a sentence.
+func (d *Discovery) lead() string {
+	switch {
+	case d.Images == 0:
+		return "No image was judged."
+	case d.New == 0 && d.AtLeast == 0:
+		return fmt.Sprintf("None of %s is called new.", count(d.Images))
+	case d.New == 0:
+		return fmt.Sprintf("None of %s can be called new by itself, but at least %s %s new, with a confidence of 95%%.", count(d.Images), thousands(d.AtLeast), isAre(d.AtLeast))
+	}
+	b := DiscoveryBound{Found: d.New, Known: d.New}
+	if len(d.Bounds) > 0 {
+		b = d.Bounds[d.at()]
+	}
+	return fmt.Sprintf("%s of %s %s called new. Of these %s at most %s %s known (95%%), and at least %s of all %s new. In the mean over folders, at most %.3g%% of those that are called new are known.",
+		thousands(d.New), count(d.Images), isAre(d.New), thousands(b.Found), thousands(b.Known), isAre(b.Known), thousands(d.AtLeast), isAre(d.AtLeast), 100*d.FDR)
+}
+
+// boundRows is how many bounds the table for readers without JavaScript has, at most.
+const boundRows = 12
+
+// slider makes the slider over the list, and its table.
+func (v *discoveryView) slider() {
+	bounds := v.Found.Bounds
+	if len(bounds) < 2 {
+		return // there is nothing to choose
+	}
+	v.At = v.Found.at()
+	for _, b := range bounds {
+		v.Steps = append(v.Steps, []any{exact(b.Together), b.Found, b.Known})
+	}
+	v.Page.Links = append(v.Page.Links, link{"bounds", "How many are known"})
+	v.Table = &table{Caption: "Images with the lowest scores, and how many of them are of known classes", Head: "images", Columns: []string{"known at most", "new at least"}}
+	for i := range min(boundRows, len(bounds)) {
+		b := bounds[i*(len(bounds)-1)/(min(boundRows, len(bounds))-1)]
+		v.Table.Rows = append(v.Table.Rows, tableRow{thousands(b.Found), []tableCell{whole(b.Known), whole(b.Found - b.Known)}})
+	}
+}
+
+// Max is the last step of the slider.
+func (v discoveryView) Max() int { return len(v.Found.Bounds) - 1 }
