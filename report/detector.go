@@ -50,6 +50,8 @@ type detectorView struct {
 	Training       []*figure
 	Plane          *mapView
 	Tiles          []*tile
+	LowestTiles    []*tile
+	ReviewHead     string // first line of the list of these
 	NotShown       []notShown
 
 	mu sync.Mutex
@@ -75,6 +77,7 @@ func WriteDetector(file string, d Detector) error {
 	v.training()
 	v.drawMap()
 	v.closest()
+	v.lowest()
 	v.Page.Album.load()
 	v.listNotShown()
 	err := drawAll(slices.Concat(v.HeldOutChart, v.AlarmChart, v.Training))

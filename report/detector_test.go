@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // shownDetector is the page of a detector of so many classes, with names that are
@@ -60,6 +61,9 @@ func shownDetector(classes int) Detector {
 		{Image: images.Picture{Path: "near.jpg", Label: name(0), Decode: drawing(1)}, Score: -2, Threshold: -2, Given: name(1)},
 		{Image: images.Picture{Path: "<gone>.jpg", Label: name(0), Decode: func() (image.Image, error) { return nil, errors.New("no <such> file") }}, Score: -2.1, Threshold: -2, OOD: true, Given: name(0)},
 	}
+	for i := range 2 {
+		d.Lowest = append(d.Lowest, evaluation.LowestImage{Image: images.Picture{Path: "low.jpg", Decode: drawing(i)}, ReviewedImage: training.ReviewedImage{Path: "=low,.jpg", Row: i, Label: name(0), Class: name(1), Score: -3, PValue: 0.1}})
+	}
 	d.Change = &Change{
 		Old: "old <one>", Note: "Compared on some.",
 		Added: []detector.AddedClass{{Class: name(0), New: true, Images: 9, FlaggedBefore: 8, HeldOut: 0}},
@@ -86,6 +90,9 @@ func detectorPage(t *testing.T, d Detector) string {
 func TestDetectorPage(t *testing.T) {
 	t.Parallel()
 	page := detectorPage(t, shownDetector(5))
+	if n := strings.Count(page, `data-review="&#34;&#39;=low,.jpg&#34;,1,&lt;b&gt;class 0&lt;/b&gt;`); n != 1 {
+		t.Errorf("the page has the line of the list %d times", n)
+	}
 	for _, bad := range []string{"<b>class", "<img src=x>", "<gone>", "<such>", "<one>", "<d>", "<is>"} {
 		if strings.Contains(page, bad) {
 			t.Errorf("the page has the markup %q", bad)
@@ -204,6 +211,18 @@ func TestDetectorInBrowser(t *testing.T) {
 	tab.Choose("[data-plane-class]", "<b>class 3</b>")
 	if n := tab.Count("[data-mark]:not(.dim)"); n != 5 {
 		t.Errorf("%d images of a class of 5 are highlighted", n)
+	}
+	// What is ticked among the lowest images is marked in the list that is saved.
+	var saved string
+	tab.Eval(`(() => {
+		let saved = "";
+		HTMLAnchorElement.prototype.click = function () { saved = decodeURIComponent(this.href.slice(this.href.indexOf(",") + 1)); };
+		document.querySelectorAll("[data-review]")[1].click();
+		document.querySelector("[data-review-head] button").click();
+		return saved;
+	})()`, &saved)
+	if saved != "path,row,label,class,score,p_value,remove\n\"'=low,.jpg\",0,<b>class 0</b>,<b>class 1</b>,-3,0.100000,\n\"'=low,.jpg\",1,<b>class 0</b>,<b>class 1</b>,-3,0.100000,x\n" {
+		t.Errorf("the list is %q", saved)
 	}
 	for _, c := range tab.Complaints() {
 		t.Errorf("the page complains: %s", c)

@@ -11,7 +11,9 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // This file makes what the page of a detector shows of images: the map, and those that
@@ -73,6 +75,35 @@ func (v *detectorView) closest() {
 		}
 		v.Tiles = append(v.Tiles, t)
 	}
+}
+
+// lowest shows the calibration images that a person may look through.
+func (v *detectorView) lowest() {
+	if len(v.Lowest) == 0 {
+		return
+	}
+	v.link("lowest", "The lowest")
+	csv := func(list ...training.ReviewedImage) string {
+		var text strings.Builder
+		_ = training.FormatReview(&text, list) // a Builder takes all
+		return text.String()
+	}
+	v.ReviewHead = csv()
+	for _, c := range v.Lowest {
+		t := &tile{picture: v.picture(c.Image, thumbnailSide), Class: c.Label, Review: strings.TrimPrefix(csv(c.ReviewedImage), v.ReviewHead)}
+		for _, line := range []tileLine{{"label", c.Label, false}, {"given", c.Class, c.Label != "" && c.Label != c.Class}, {"score", number(c.Score), false}, {"p-value", number(c.PValue), false}} {
+			if line.Value != "" {
+				t.Lines = append(t.Lines, line)
+			}
+		}
+		v.LowestTiles = append(v.LowestTiles, t)
+	}
+}
+
+// MoreLowest tells whether more images than are shown must be looked at.
+func (v *detectorView) MoreLowest() bool {
+	d := v.Detector.Detector
+	return len(v.Lowest) <= detector.Rank(len(d.CalibrationScores), d.TargetTPR)
 }
 
 // The map is drawn as SVG, so that it can be seen without scripts.

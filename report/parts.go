@@ -113,6 +113,8 @@ type tile struct {
 	Near   []nearTile
 	// Class and Also are the classes by which the page's filter finds it; "" for none.
 	Class, Also string
+	// Review is the line of the list that a person marks the image in; "" for none.
+	Review string
 }
 
 // tileLine is one thing that is known of an image.

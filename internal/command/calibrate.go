@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func addCalibrate(c *command) {
 	c.readsURLs = []string{"features"}
 	c.StringVar(&r.file, "detector", "", "`DETECTOR` whose calibration images to list")
 	c.means("detector", "Detector")
-	c.IntVar(&r.lowest, "lowest", 50, "list so `many` images, the lowest p-values first")
+	c.IntVar(&r.lowest, "lowest", 0, "list so `many` images, the lowest p-values first (default: some more than the threshold needs)")
 	c.means("lowest", "Reviewed")
 	c.StringVar(&r.list, "list", "", "write the list to `LIST.csv`, to mark what does not belong")
 	c.StringVar(&r.trim, "trim", "", "set the threshold anew without what is marked in `LIST.csv`")
@@ -55,8 +56,8 @@ func (r *calibrating) run(ctx context.Context, s Streams) (err error) {
 		return Usagef("--trim LIST.csv and --out DETECTOR go together")
 	case r.trim != "" && (r.list != "" || r.Changed("lowest")):
 		return Usagef("--trim goes with neither --list nor --lowest: all lines of its list were looked at")
-	case r.lowest < 1:
-		return Usagef("--lowest %d: it is at least 1", r.lowest)
+	case r.lowest < 0:
+		return Usagef("--lowest %d: it is a number of images", r.lowest)
 	}
 	for _, file := range []string{r.list, r.out} {
 		if file != "" {
@@ -88,7 +89,7 @@ func (r *calibrating) run(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	if r.trim == "" {
-		return r.show(s, d, list)
+		return r.show(s, d, list[:min(cmp.Or(r.lowest, c.Some()), len(list))])
 	}
 	before := d.Threshold
 	reviewed, remove, err := training.ReadReview(r.trim, list)
@@ -112,10 +113,9 @@ func (r *calibrating) run(ctx context.Context, s Streams) (err error) {
 		fmt.Sprintf("%s: %s.\nThe threshold was %.6g and is %.6g.\n", r.out, reviewText(d), before, d.Threshold))
 }
 
-// show prints or writes the list.
+// show prints or writes the list of the lowest.
 func (r *calibrating) show(s Streams, d *pipeline.Detector, list []training.ReviewedImage) error {
-	n := len(list)
-	list = list[:min(r.lowest, n)]
+	n := len(d.CalibrationScores)
 	if r.list != "" {
 		if err := training.WriteReview(r.list, list); err != nil {
 			return err

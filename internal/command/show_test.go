@@ -65,7 +65,7 @@ func TestShow(t *testing.T) {
 	trained := string(contents(t, "d.html"))
 	const shot = "data:image/jpeg;base64,"
 	pictures := strings.Count(trained, shot)
-	for _, want := range []string{"Confusion matrix", "Would a new class be noticed?", "What a threshold costs", "Map of the images", "Calibration images closest to the threshold",
+	for _, want := range []string{"Confusion matrix", "Would a new class be noticed?", "What a threshold costs", "Map of the images", "Calibration images closest to the threshold", "Calibration images that score lowest",
 		html.EscapeString(ramp()), "Content-Security-Policy", "mlrbfn train --features"} {
 		if !strings.Contains(trained, want) {
 			t.Errorf("the page of train has no %q", want)

@@ -96,6 +96,13 @@ func (c *Calibration) Row(row int) []float32 {
 	return c.data.Row(row)
 }
 
+// Some returns how many images to look at, so that a sixth of them may be removed: all that
+// the threshold is not below, and some more.
+func (c *Calibration) Some() int {
+	n := len(c.detector.CalibrationScores)
+	return min(n, 24+Rank(n, c.detector.TargetTPR)*6/5)
+}
+
 // Images returns the images that calibrate, those with the lowest p-values first. The
 // error wraps ErrTrainingSets where the rows do not give the calibration scores.
 func (c *Calibration) Images(ctx context.Context) ([]CalibrationImage, error) {
@@ -110,7 +117,7 @@ func (c *Calibration) Images(ctx context.Context) ([]CalibrationImage, error) {
 	// Of a set of its own only one image of each group calibrates: those with the scores.
 	at, images := 0, all[:0]
 	for _, score := range c.detector.CalibrationScores {
-		rounding := 1e-6 * (1 + math.Abs(score)) // another processor
+		rounding := 1e-4 * (1 + math.Abs(score)) // another processor
 		for at < len(all) && all[at].Score < score-rounding {
 			at++
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // SummaryOptions says what to show of a detector. Only Detector is needed.
@@ -42,10 +43,11 @@ type Summary struct {
 	FalseAlarms []FalseAlarms
 	Map         *SummaryMap    // nil without feature sets
 	Closest     []ClosestImage // calibration images by their distance from the threshold; nil likewise
+	Lowest      []LowestImage  // those with the lowest p-values, the lowest first; nil likewise
 	Missing     []error        // what is not known, and why; see options.Error
 
-	data *detector.TrainingData
-	own  []*features.Set // calibration features of their own
+	data        *detector.TrainingData
+	calibration *detector.Calibration
 }
 
 // SummaryClass is a class of the detector.
@@ -131,6 +133,13 @@ type ClosestImage struct {
 	OOD              bool
 }
 
+// LowestImage is a calibration image that a person should look at who is not sure that all
+// belong.
+type LowestImage struct {
+	Image images.Picture
+	training.ReviewedImage
+}
+
 // SummaryPart says what an image was used for.
 type SummaryPart string
 
@@ -192,8 +201,8 @@ func (s *Summary) Close() error {
 	if s.data != nil {
 		errs = append(errs, s.data.Close())
 	}
-	for _, set := range s.own {
-		errs = append(errs, set.Close())
+	if s.calibration != nil {
+		errs = append(errs, s.calibration.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -262,62 +271,54 @@ func (s *Summary) validate(ctx context.Context) error {
 	return err
 }
 
-// closest finds the calibration images that are closest to the threshold.
+// mostLowest is how many images Lowest has at most.
+const mostLowest = 300
+
+// closest finds the calibration images that are closest to the threshold, and the lowest.
 func (s *Summary) closest(ctx context.Context, pictures images.Set, o SummaryOptions) error {
 	d := s.Detector
-	rows, row := d.Splits["calibration"], s.data.Row
 	switch {
 	case len(d.Folds) > 0:
 		s.missing("each image was judged by the fold that it was not in: the images closest to the threshold are not shown")
 		return nil
 	case math.IsInf(d.Threshold, -1):
 		return nil
-	case len(rows) == 0:
-		own, err := d.OpenSets(ctx, detector.ForCalibration, o.Features)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil || len(own) == 0 {
-			if err == nil {
-				err = errors.New("their features are not recorded")
-			}
-			s.missing("the calibration images are not shown: %w", err)
-			return nil
-		}
-		s.own = own
-		if pictures, err = images.FeatureSet("calibration", "", o.Roots, own...); err != nil {
+	}
+	c, err := d.OpenCalibration(ctx, s.data, o.Features)
+	var all []detector.CalibrationImage
+	if err == nil {
+		s.calibration = c
+		all, err = c.Images(ctx)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		s.missing("the calibration images are not shown: %w", err)
+		return nil
+	}
+	if len(d.Splits["calibration"]) == 0 {
+		if pictures, err = images.FeatureSet("calibration", "", o.Roots, c.Sets...); err != nil {
 			return err
 		}
-		row = own[0].Row
-		for i := range own[0].N {
-			rows = append(rows, i)
+	}
+	picture := func(row int) images.Picture {
+		if pictures.Image != nil {
+			return pictures.Image(row)
 		}
+		return images.Picture{Path: fmt.Sprintf("row %d", row)}
 	}
-	if len(rows) > mostJudged {
-		s.missing("the images closest to the threshold are those of every n-th calibration image, %d in all", mostJudged)
-	}
-	var all []ClosestImage
-	var at []int
-	err := s.Detector.EachVerdict(ctx, row, features.Every(rows, mostJudged), func(row int, v detector.Verdict) {
-		all, at = append(all, ClosestImage{Score: v.Score, Threshold: d.ThresholdOf(v.Label), Given: v.Class, OOD: v.OOD}), append(at, row)
-	})
+	list, err := training.ReviewList(c, all, min(c.Some(), mostLowest))
 	if err != nil {
 		return err
 	}
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
+	for _, i := range list {
+		s.Lowest = append(s.Lowest, LowestImage{picture(i.Row), i})
 	}
-	away := func(i int) float64 { return math.Abs(all[i].Score - all[i].Threshold) }
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(away(a), away(b)) })
-	for _, i := range order[:min(len(order), o.Closest)] {
-		c := all[i]
-		if pictures.Image != nil {
-			c.Image = pictures.Image(at[i])
-		} else {
-			c.Image.Path = fmt.Sprintf("row %d", at[i])
-		}
-		s.Closest = append(s.Closest, c)
+	away := func(i detector.CalibrationImage) float64 { return math.Abs(i.Score - d.ThresholdOf(i.Label)) }
+	slices.SortStableFunc(all, func(a, b detector.CalibrationImage) int { return cmp.Compare(away(a), away(b)) })
+	for _, i := range all[:min(len(all), o.Closest)] {
+		s.Closest = append(s.Closest, ClosestImage{Image: picture(i.Row), Score: i.Score, Threshold: d.ThresholdOf(i.Label), Given: i.Class, OOD: i.OOD})
 	}
 	return nil
 }

@@ -128,9 +128,11 @@ func (p *pool) calibrate(ctx context.Context, opts pipeline.TrainOptions) (found
 	if classes == nil {
 		classes = p.train.Classes
 	}
-	fresh, trained := p.fresh, math.MaxInt
+	const all = 1 << 30
+	fresh, trained, at := p.fresh, all, 0
 	if fresh == nil { // a fifth is not trained on
-		fresh, trained = p.train, p.train.N/len(p.train.Classes)*4/5
+		trained = p.train.N / len(p.train.Classes) * 4 / 5
+		fresh, at = p.train, trained
 	}
 	x, labels := rowsOf(p.train, classes, "", 0, trained)
 	if opts.Rows, err = features.InMemory(x, p.train.D, labels, classes); err != nil {
@@ -149,7 +151,7 @@ func (p *pool) calibrate(ctx context.Context, opts pipeline.TrainOptions) (found
 	if err != nil {
 		return nil, 0, err
 	}
-	x, labels = rowsOf(fresh, classes, "", trained%math.MaxInt, math.MaxInt/2)
+	x, labels = rowsOf(fresh, classes, "", at, all)
 	said, is, err := heard(ctx, d, x, labels)
 	if err != nil {
 		return nil, 0, err
