@@ -48,9 +48,10 @@ func addTrain(c *command) {
 	c.of = t
 	o := &t.heads.options
 	c.sets(o, &t.heads.shape)
-	c.readsURLs = []string{"features", "val", "calibration"}
+	c.readsURLs = []string{"features", "val", "calibration", "outliers"}
 	c.section("input")
 	c.StringArrayVar(&o.Features, "features", nil, "feature set `FEATURES` to train on (repeat for several)")
+	c.StringArrayVar(&o.Outliers, "outliers", nil, "`FEATURES` of known out-of-distribution images to learn from (repeat)")
 	c.StringVar(&o.Exclude, "exclude", "", "leave out the images in `FILE`: an issues.csv, or paths")
 	c.StringVar(&o.Relabel, "relabel", "", "give images the class that `FILE`, an issues.csv, suggests")
 	t.adding = addAddFlags(c)
@@ -74,7 +75,7 @@ func addTrain(c *command) {
 	c.means("max-false-alarms", "TargetTPR", "MaxFalseAlarms")
 	c.Float64Var(&o.TargetTPR, "target-tpr", training.DefaultTargetTPR, "the same as --max-false-alarms of 1 − `SHARE`")
 	c.StringVar(&o.Score, "scores", detector.JoinedScore, "`SCORE` to judge by: a method of evaluate, as "+detector.HeadScore+" or ensemble(A,B,…)")
-	c.BoolVar(&o.PerClass, "per-class", false, "a threshold and p-values of its own for each class; needs about 20 calibration images per class")
+	c.BoolVar(&o.PerClass, "per-class", false, "a threshold for each class; needs about 20 calibration images per class")
 	c.BoolVar(&o.NoHoldOut, "no-assess", false, "leave out class hold-out: no assessment, and fixed weights of the score's parts")
 	c.programOnly("target-tpr")
 	c.section("head and training")
@@ -192,7 +193,7 @@ func (t *fitting) prepare(ctx context.Context, opts pipeline.TrainOptions, s Str
 	if !t.verify {
 		return nil
 	}
-	all := slices.Clone(opts.Features)
+	all := slices.Concat(opts.Features, opts.Outliers)
 	for _, share := range []pipeline.Share{opts.Validation, opts.Calibration} {
 		if share.Features != "" {
 			all = append(all, share.Features)
@@ -475,7 +476,18 @@ func assessed(a *pipeline.Assessment) string {
 	if at5, ok := a.CaughtAt(0.05); ok {
 		text += fmt.Sprintf("; at 5%% false alarms %.0f%% are caught", 100*at5)
 	}
-	return text + " (class hold-out; a class that resembles none of yours stays unknown)"
+	text += " (class hold-out; a class that resembles none of yours stays unknown)"
+	if o := a.Outliers; o != nil && o.Weight > 0 {
+		of := func(g detector.Gain) string {
+			text := fmt.Sprintf("AUROC %.3f (without them %.3f)", g.AUROC, g.AUROCWithout)
+			if _, ok := a.CaughtAt(0.05); ok {
+				text += fmt.Sprintf(", at 5%% false alarms %.0f%% (%.0f%%) caught", 100*g.Caught, 100*g.CaughtWithout)
+			}
+			return text
+		}
+		text += fmt.Sprintf("\n%s: outliers left out are told with %s; classes left out with %s", count(o.Images, "known outlier"), of(o.Outliers), of(o.Classes))
+	}
+	return text
 }
 
 // expectedAUROC writes the mean over the classes, and the interval for a further one.

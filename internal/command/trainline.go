@@ -34,6 +34,7 @@ func trainLine(d *pipeline.Detector, out string) string {
 	}
 	t.out, t.alarms, h.conditioning = out, math.Round((1-was.TargetTPR)*1e12)/1e12, conditioningName(was.Conditioning)
 	o.Features, o.Seeds, o.GroupBy, o.PerClass, o.NoHoldOut = was.Features, was.Seeds, was.GroupBy, was.PerClass, was.NoHoldOut
+	o.Outliers = was.Outliers
 	o.Conditioning, o.Validation, o.Calibration = was.Conditioning, was.Validation, was.Calibration
 	if h.shape.Residual || was.Score != detector.HeadScore {
 		o.Score = was.Score

@@ -25,6 +25,26 @@ type Assessment struct {
 	// few for are missing. Files that are older have neither.
 	FalseAlarms []float64 `json:"false_alarms,omitempty"`
 	Curve       []float64 `json:"curve,omitempty"`
+
+	// Outliers is nil without known outliers.
+	Outliers *AssessedOutliers `json:"outliers,omitempty"`
+}
+
+// AssessedOutliers says what known outliers add to the score. Each fold leaves some of
+// them out, and is judged with the weights of the other folds.
+type AssessedOutliers struct {
+	Images   int     `json:"images"`   // that were fitted on
+	Weight   float64 `json:"weight"`   // of the part; 0: it is dropped, and the gains are those of the least weight
+	Outliers Gain    `json:"outliers"` // on outliers left out
+	Classes  Gain    `json:"classes"`  // on classes left out
+}
+
+// Gain compares the score with and without a part, as means over folds.
+type Gain struct {
+	AUROC         float64 `json:"auroc"`
+	AUROCWithout  float64 `json:"auroc_without"`
+	Caught        float64 `json:"caught_at_5_percent"` // as Assessment.Caught
+	CaughtWithout float64 `json:"caught_at_5_percent_without"`
 }
 
 // CaughtAt returns the share that is caught at a share of FalseAlarms, and whether the

@@ -146,7 +146,7 @@ func TestExportedScoresOfFeatures(t *testing.T) {
 			}
 			det.Scoring = scoringOf(t, det, []string{
 				detector.HeadPart, detector.DensityPart, detector.DecisionPart, "gen", "energy", "mls", "fdbd", "vim", "react", "vra",
-				"standardised fdbd", "standardised vim", "standardised vra",
+				"standardised fdbd", "standardised vim", "standardised vra", detector.OutliersPart,
 			}, linear, in)
 			nearness := det.Own(known).Nearness
 			slices.Sort(nearness)
@@ -172,6 +172,8 @@ func scoringOf(t *testing.T, det *detector.Detector, parts []string, linear *pos
 			scores = part.Own(det.Own(x))
 		case standardised:
 			part.Score, err = posthoc.FitStandardised(t.Context(), plain, in)
+		case name == detector.OutliersPart: // the last class is that of the outliers
+			part.Score = &posthoc.Outliers{Head: linear}
 		case name == "corp": // 2,048 random features take a minute to fit
 			part.Score, err = posthoc.FitCoRP(t.Context(), in.Train, 128, 0, 0)
 		default:

@@ -19,7 +19,10 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 5
+const detectorVersion = 6
+
+// slopesVersion is the newest format that has no part of known outliers.
+const slopesVersion = 5
 
 // joinedVersion is the newest format whose map of confidences has one slope.
 const joinedVersion = 4
@@ -120,8 +123,10 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		History: d.History, Assessment: d.Assessment, Confidence: d.Confidence,
 	}
 	switch {
-	case d.Confidence != nil && d.Confidence.high() != d.Confidence.Slope:
+	case d.Scoring.knowsOutliers():
 		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
+	case d.Confidence != nil && d.Confidence.high() != d.Confidence.Slope:
+		meta.Version, meta.Folds = slopesVersion, len(d.Folds)
 	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise
 		meta.Version, meta.Folds = joinedVersion, len(d.Folds)
 	case scores != nil:

@@ -121,6 +121,21 @@ func TestFrozenNames(t *testing.T) {
 				scores.1.score.head.in scores.1.score.head.out scores.1.score.head.weights scores.1.score.head.bias
 				scores.2.mean scores.2.deviation scores.2.kind scores.2.score.classes scores.2.score.distances scores.2.score.mean`,
 		},
+		"known outliers": {
+			load("version6.safetensors"), commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind scores.guard.low scores.guard.middle scores.guard.weight
+				training.sets[].path training.sets[].use training.sets[].rows training.sets[].content_sha256 training.tool training.scores training.fitted_c training.start_c
+				confidence.slope confidence.slope_high confidence.offset reference training.class_calibration[]
+				training.conditioning.kind training.conditioning.l2 training.conditioning.shrinkage training.conditioning.dims
+				assessment.auroc assessment.auroc_interval[] assessment.caught_at_5_percent assessment.false_alarms[] assessment.curve[]
+				assessment.classes.0.curve[] assessment.classes.1.curve[] assessment.classes.2.curve[] ` + assessedNames("0") + assessedNames("1") + assessedNames("2") + `assessment.outliers.images assessment.outliers.weight
+				assessment.outliers.classes.auroc assessment.outliers.classes.auroc_without assessment.outliers.classes.caught_at_5_percent assessment.outliers.classes.caught_at_5_percent_without
+				assessment.outliers.outliers.auroc assessment.outliers.outliers.auroc_without assessment.outliers.outliers.caught_at_5_percent assessment.outliers.outliers.caught_at_5_percent_without`,
+			commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias reference.parts validation.confusion validation.flagged
+				scores.2.gamma scores.2.m scores.3.mean scores.3.deviation scores.3.kind scores.3.score.alpha scores.3.score.residual.basis scores.3.score.residual.origin
+				scores.3.score.head.in scores.3.score.head.out scores.3.score.head.weights scores.3.score.head.bias
+				scores.4.mean scores.4.deviation scores.4.kind scores.4.score.classes scores.4.score.distances scores.4.score.mean
+				scores.5.head.in scores.5.head.out scores.5.head.weights scores.5.head.bias`,
+		},
 		"ablated": {
 			ablated, strings.NewReplacer("pool preprocess", "pool preprocess.exif", "false_alarms[]", "false_alarms").Replace(commonNames) +
 				`conditioning training.class_rows[] training.sum_loss training.window no_ratio no_projections

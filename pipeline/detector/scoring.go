@@ -33,6 +33,10 @@ const (
 	DecisionPart = "decision" // how clearly it is that one
 )
 
+// OutliersPart is the name of the part of JoinedScore that tells images from known
+// outliers, a [posthoc.Outliers].
+const OutliersPart = "outliers"
+
 // ScoreNames are the scores that a detector can judge by, and the methods that
 // an evaluation compares unless it is told others. There are also ensembles of
 // any of them, "ensemble(A,B,…)".
@@ -291,6 +295,11 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 // isNew reports whether programs that know of no guard would misread the scoring.
 func (s *Scoring) isNew() bool {
 	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != HeadPart }))
+}
+
+// knowsOutliers reports whether a part is of known outliers.
+func (s *Scoring) knowsOutliers() bool {
+	return s != nil && slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == OutliersPart })
 }
 
 // readScoring is the inverse of encode. It scores a row of zeros, so that parts that

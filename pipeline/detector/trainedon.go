@@ -23,7 +23,7 @@ import (
 // decides; Path is a hint. Its JSON names are those of detector files.
 type TrainingSet struct {
 	Path    string `json:"path"` // the folder, absolute, when it was trained on
-	Use     string `json:"use"`  // ForTraining, ForValidation or ForCalibration
+	Use     string `json:"use"`  // ForTraining, ForValidation, ForCalibration or ForOutliers
 	Rows    int    `json:"rows"`
 	Content string `json:"content_sha256"` // see features.Set.Content
 }
@@ -34,6 +34,7 @@ const (
 	ForTraining    = "train"
 	ForValidation  = "validation"
 	ForCalibration = "calibration"
+	ForOutliers    = "outliers"
 )
 
 // ErrTrainingSets is wrapped by the error of feature sets that are not, or not any

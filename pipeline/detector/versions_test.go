@@ -36,7 +36,9 @@ var versionRows = []float32{
 //   - 4, the first with the joined score, on rows like those: --centroids 6
 //     --epochs 5;
 //   - 5, the first whose map of confidences has two slopes: by
-//     testdata/version5.go, as of commit 06e2eafa.
+//     testdata/version5.go, as of commit 06e2eafa;
+//   - 6, the first with known outliers, on 300 rows around the first three of
+//     versionRows and 40 outliers around the fourth: --outliers, and as 4.
 //
 // The files stay as they are: what was trained once is read for ever.
 var versions = map[string]struct {
@@ -84,6 +86,14 @@ var versions = map[string]struct {
 		{"0", 0, 0.8569546277516082, -0.6504359937257922, false, 9. / 31},
 		{"1", 1, 3.075454577474207e-11, -765.1584925470995, true, 1. / 31},
 		{"2", 2, 0.8530468514320454, -5.028659306877493, false, 2. / 31},
+	}},
+	"version6.safetensors": {true, 1, -11.275792161000844, []Verdict{
+		{"0", 0, 0.9948721368345929, 5.249629100585459, false, 21. / 31},
+		{"1", 1, 0.9909001911717844, 5.829973192586429, false, 22. / 31},
+		{"2", 2, 0.9788233712935357, 6.672594113968273, false, 25. / 31},
+		{"1", 1, 0.7349258495931689, -18.14224950066386, true, 1. / 31},
+		{"1", 1, 1.7606431974242494e-119, -2649.534036830482, true, 1. / 31},
+		{"1", 1, 0.4708701503014894, -26.507349072621697, true, 1. / 31},
 	}},
 }
 

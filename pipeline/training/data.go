@@ -41,6 +41,8 @@ type Data struct {
 	hard              map[int]bool       // rows of Exclude that may measure and calibrate, and do not train
 	kept              *kept              // of Options.Keep; nil without
 	calibratedOn      []detector.TrainingSet
+	outliers          *outliers // nil: none, or too few
+	outlierSets       []detector.TrainingSet
 	made              []features.Rows // rows of train and validation, until release
 }
 
@@ -62,6 +64,9 @@ func (opts Options) withDefaults() (_ Options, err error) {
 	}
 	if ensemble && opts.Validation.None {
 		return opts, errNoScale
+	}
+	if err := opts.checkOutliers(); err != nil {
+		return opts, err
 	}
 	if n := opts.Calibration.Folds; opts.Validation.Folds != 0 || n < 0 || n == 1 {
 		return opts, options.Errorf("Calibration", "%d folds: only calibration has folds, at least 2", max(n, opts.Validation.Folds))
@@ -90,7 +95,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if opts, err = opts.withDefaults(); err != nil {
 		return nil, err
 	}
-	sets := slices.Clone(opts.Features)
+	sets := slices.Concat(opts.Features, opts.Outliers)
 	for _, s := range []Share{opts.Validation, opts.Calibration} {
 		if s.Features != "" {
 			sets = append(sets, s.Features)
@@ -135,6 +140,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := data.findGroups(ctx); err != nil {
 		return nil, err
 	}
+	if err := data.openOutliers(ctx); err != nil {
+		return nil, err
+	}
 	if data, err = data.resplit(opts.Seeds[0]); err != nil {
 		return nil, err
 	}
@@ -152,14 +160,16 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 }
 
 // sameFeatures compares what the model answered where the sets were made, those of
-// validation and calibration included.
+// validation, of calibration and of outliers included.
 func (t *Data) sameFeatures() (err error) {
-	sets := slices.Clone(t.Sets)
+	sets, dirs := slices.Clone(t.Sets), slices.Clone(t.Options.Outliers)
 	for _, share := range []Share{t.Options.Validation, t.Options.Calibration} {
-		if share.Features == "" {
-			continue
+		if share.Features != "" {
+			dirs = append(dirs, share.Features)
 		}
-		set, openErr := features.Open(share.Features)
+	}
+	for _, dir := range dirs {
+		set, openErr := features.Open(dir)
 		if openErr != nil {
 			return openErr
 		}

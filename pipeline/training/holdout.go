@@ -197,13 +197,17 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 		case err != nil:
 			return nil, err
 		default:
-			weights = weigh(h.aurocs(-1), len(h.folds))
-			if j.Assessment, err = h.assess(ctx); err != nil {
+			weights = h.weights(-1)
+			if j.Assessment, err = h.assess(ctx, weights[detector.OutliersPart]); err != nil {
 				return nil, err
 			}
 		}
 	}
 	t.Options.stage("parts of the score", 0, -1)
+	if t.outliers != nil && j.Assessment == nil {
+		weights = maps.Clone(weights)
+		weights[detector.OutliersPart] = fixedOutlier
+	}
 	weights = t.Options.without(weights)
 	j.Scoring, err = t.joinWith(ctx, weights, full, own)
 	return j, err
@@ -227,20 +231,25 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 	}
 	b := s.Batch(t.someValidation(min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D))))))
 	said := own.Own(b.Features)
-	for _, c := range candidates {
+	for _, c := range withOutliers {
 		w := weights[c.name]
 		if w == 0 {
 			continue
 		}
 		p := detector.Part{Name: c.name}
-		if !c.own() {
-			var err error
-			if p.Score, err = c.fit(ctx, in); err != nil {
-				return nil, err
-			}
-			if p.Score == nil {
-				continue
-			}
+		var err error
+		switch {
+		case c.own():
+		case c.name == detector.OutliersPart:
+			p.Score, err = t.fitOutliers(ctx, full.C)
+		default:
+			p.Score, err = c.fit(ctx, in)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p.Score == nil && !c.own() {
+			continue
 		}
 		scores, err := p.Scores(ctx, b, said)
 		if err != nil {
@@ -296,8 +305,10 @@ type holdOut struct {
 type fold struct {
 	out   []int // the classes that were left out
 	fresh []int // rows of the other classes, ascending, that nothing was fitted or chosen on
+	part  int   // of the outliers, that was left out
 
 	known, validation, left scored // fresh rows; validation rows, which put parts on one scale; rows of out
+	outliers                scored // of part
 	class                   []int  // of the rows that were left out
 	takenFor                []int  // the class that each of them was given
 }
@@ -314,7 +325,11 @@ func (h *holdOut) newFold(part int, out ...int) *fold {
 		h.parts = h.t.freshParts(max(leastParts, min(len(h.t.train.ByClass()), mostFolds)))
 	}
 	slices.Sort(out)
-	return &fold{out: out, fresh: h.parts[part%len(h.parts)]}
+	f := &fold{out: out, fresh: h.parts[part%len(h.parts)]}
+	if o := h.t.outliers; o != nil {
+		f.part = part % o.parts
+	}
+	return f
 }
 
 // freshParts divides the rows to train on into n parts, class by class. Rows of a group
@@ -489,13 +504,20 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		}
 		scorers[c.name] = s
 	}
+	var outliers []float32
+	if t.outliers != nil {
+		if scorers[detector.OutliersPart], err = t.outliers.fit(ctx, train, len(left), f.part, head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance}); err != nil {
+			return err
+		}
+		outliers = t.outliers.of(f.part, false)
+	}
 	for _, of := range []struct {
 		x  []float32
 		to *scored
-	}{{known.X, &f.known}, {val.X, &f.validation}, {t.Gather(rows), &f.left}} {
+	}{{known.X, &f.known}, {val.X, &f.validation}, {t.Gather(rows), &f.left}, {outliers, &f.outliers}} {
 		batch, said := posthoc.Batch{Features: of.x, Logits: c.Network.OfFeatures(of.x)}, closed.All(of.x)
 		of.to.nearness, of.to.parts = said.Nearness, map[string][]float64{}
-		for _, c := range candidates {
+		for _, c := range withOutliers {
 			if !c.own() && scorers[c.name] == nil {
 				continue
 			}
@@ -595,13 +617,14 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 	for name := range sum {
 		sum[name] /= n
 	}
+	delete(sum, detector.OutliersPart) // which outlierWeight weighs
 	return h.t.Options.without(sum)
 }
 
 // joint returns the joined scores of rows of the fold with these weights.
 func (f *fold) joint(of scored, weights map[string]float64) []float64 {
 	guard, sum := guardOf(f.validation.nearness), make([]float64, len(of.nearness))
-	for _, c := range candidates {
+	for _, c := range withOutliers {
 		if w := weights[c.name]; w != 0 {
 			scale := head.ScaleOf(f.validation.parts[c.name])
 			for i, v := range of.parts[c.name] {
@@ -617,17 +640,21 @@ func (f *fold) joint(of scored, weights map[string]float64) []float64 {
 
 // assess says how well the joined score finds the classes that were left out. Each fold
 // is judged with the weights that the other folds give. With few classes a detector that
-// knows one more finds less: pairs of classes, left out together, tell by how much.
-func (h *holdOut) assess(ctx context.Context) (*detector.Assessment, error) {
+// knows one more finds less: pairs of classes, left out together, tell by how much. The
+// outliers' part has the weight w.
+func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, error) {
 	weights := make([]map[string]float64, len(h.folds))
 	for i := range h.folds {
-		weights[i] = h.t.Options.without(weigh(h.aurocs(i), len(h.folds)))
+		weights[i] = h.weights(i)
 	}
 	a, err := h.newAssessment()
 	if err != nil {
 		return nil, err
 	}
 	h.judge(a, h.folds, weights)
+	if h.t.outliers != nil {
+		a.Outliers = h.assessOutliers(weights, w, a.FalseAlarms)
+	}
 	if n := len(h.folds); leastPairs <= n && n <= mostPairs {
 		two, err := h.pairs(ctx, a, weights)
 		switch {

@@ -60,6 +60,8 @@ func Recorded(d *detector.Detector) (o Options, notes []string, err error) {
 			o.Validation.Features = set.Path
 		case set.Use == detector.ForCalibration:
 			o.Calibration.Features = set.Path
+		case set.Use == detector.ForOutliers:
+			o.Outliers = append(o.Outliers, set.Path)
 		}
 	}
 	return o, notes, err
@@ -84,6 +86,20 @@ func OptionsOf(ctx context.Context, d *detector.Detector, dirs []string) (o Opti
 		}
 		for _, set := range sets {
 			share.Features = set.Dir
+			err = errors.Join(err, set.Close())
+		}
+		if err != nil {
+			return o, notes, err
+		}
+	}
+	if len(o.Outliers) > 0 {
+		sets, err := d.OpenSets(ctx, detector.ForOutliers, dirs)
+		if err != nil {
+			return o, notes, err
+		}
+		o.Outliers = nil
+		for _, set := range sets {
+			o.Outliers = append(o.Outliers, set.Dir)
 			err = errors.Join(err, set.Close())
 		}
 		if err != nil {

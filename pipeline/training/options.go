@@ -47,6 +47,12 @@ type Options struct {
 	// them too.
 	Exclude, Relabel string
 
+	// Outliers are folders of feature sets of out-of-distribution images that are known,
+	// of the same model, with or without labels. They are one more part of
+	// detector.JoinedScore, with a weight that class hold-out chooses: 0 where the part
+	// gains nothing, or harms on classes left out. They set no threshold.
+	Outliers []string
+
 	// AllowDriftedFeatures trains on sets together though their probes say that the model
 	// gave other features for some of them.
 	AllowDriftedFeatures bool

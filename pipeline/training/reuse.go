@@ -28,6 +28,9 @@ func (t *Data) reuses() bool {
 	if old.Scoring == nil || old.Scoring.Name != detector.JoinedScore || old.Assessment == nil || len(old.Assessment.Curve) == 0 || len(old.CalibrationScores) == 0 {
 		return false
 	}
+	if t.outliers != nil || slices.Contains(old.PartNames(), detector.OutliersPart) {
+		return false // the other parts do not say whether it still helps
+	}
 	if c := old.Heads[0].Conditioning; c != nil && c.Kind != head.None && len(c.Matrix) > 0 && c.In() != c.Out() {
 		return false // it was fitted in little memory
 	}

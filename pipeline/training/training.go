@@ -108,6 +108,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
 
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
+	if text := data.saidOfOutliers(d.Assessment); text != "" {
+		result.Warnings = append(result.Warnings, text)
+	}
 	data.promise(result, d)
 	if err := raw.warnOfFar(ctx, result, d); err != nil {
 		return nil, nil, err
@@ -352,7 +355,7 @@ func (t *Data) trainedOn(ctx context.Context) ([]detector.TrainingSet, error) {
 	if err == nil && t.Held != nil {
 		err = add(t.Held.Sets, detector.ForValidation)
 	}
-	return append(all, t.calibratedOn...), err
+	return slices.Concat(all, t.calibratedOn, t.outlierSets), err
 }
 
 // summarise condenses the heads' histories; the steps before a checkpoint took none of

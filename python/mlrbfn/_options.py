@@ -206,6 +206,9 @@ class EmbedOptions(TypedDict, total=False):
 class TrainOptions(TypedDict, total=False):
     """Options of `mlrbfn train`.
 
+    outliers : path | Sequence[path], default None
+        FEATURES of known out-of-distribution images to learn from (repeat)
+
     exclude : path, default None
         leave out the images in FILE: an issues.csv, or paths
 
@@ -223,8 +226,7 @@ class TrainOptions(TypedDict, total=False):
         SCORE to judge by: a method of evaluate, as head or ensemble(A,B,…)
 
     per_class : bool, default False
-        a threshold and p-values of its own for each class; needs about 20 calibration images
-        per class
+        a threshold for each class; needs about 20 calibration images per class
 
     no_assess : bool, default False
         leave out class hold-out: no assessment, and fixed weights of the score's parts
@@ -299,6 +301,7 @@ class TrainOptions(TypedDict, total=False):
         memory for features, about (default: half of the machine's)
     """
 
+    outliers: Path | Sequence[Path] | None
     exclude: Path | None
     relabel: Path | None
     calibration: float | str | os.PathLike[str] | None
@@ -706,6 +709,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "onnxruntime": None,
     },
     "TrainOptions": {
+        "outliers": None,
         "exclude": None,
         "relabel": None,
         "calibration": 0.1,
