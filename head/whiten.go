@@ -287,15 +287,17 @@ func (c *Conditioning) Turn(w []float64) (a []float64, err error) {
 	kernels.UseBLAS()
 	m := mat.NewDense(d, d, nil)
 	kernels.Convert(m.RawMatrix().Data, c.Matrix)
-	var inverse mat.Dense // of m, times wᵀ: the weights of z as it is
-	if err := inverse.Solve(m, mat.NewDense(k, d, w).T()); err != nil {
-		if poor := mat.Condition(0); !errors.As(err, &poor) || math.IsInf(float64(poor), 1) {
-			return nil, fmt.Errorf("turn the conditioning: %w", err)
-		}
+	// The inverse of m, times wᵀ, has the weights of z as it is. [mat.LU] would also estimate
+	// the condition number, which takes as long as the factors.
+	factors, pivots := mat.DenseCopyOf(m), make([]int, d)
+	if !lapack64.Getrf(factors.RawMatrix(), pivots) {
+		return nil, errors.New("turn the conditioning: its map is singular")
 	}
+	inverse := mat.DenseCopyOf(mat.NewDense(k, d, w).T())
+	lapack64.Getrs(blas.NoTrans, factors.RawMatrix(), inverse.RawMatrix(), pivots)
 	before := min(k, d-k)
 	axes := mat.NewDense(d, k+before, nil)
-	axes.Slice(0, d, 0, k).(*mat.Dense).Copy(&inverse)
+	axes.Slice(0, d, 0, k).(*mat.Dense).Copy(inverse)
 	for j := range before {
 		axes.Set(j, k+j, 1)
 	}

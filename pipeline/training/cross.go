@@ -37,7 +37,7 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 		table.Labels[row] = -1
 	}
 	o.Progress, o.Resumed, o.Stage = nil, nil, nil
-	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, hard: t.hard, validation: t.validation, outliers: t.outliers, space: t.space}
+	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, hard: t.hard, validation: t.validation, outliers: t.outliers, space: t.space, isFold: true}
 	if part, err = part.resplit(o.Seeds[0]); err != nil {
 		return nil, err
 	}

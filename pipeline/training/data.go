@@ -40,6 +40,7 @@ type Data struct {
 	relabelled        map[int]int        // what Exclude and Relabel changed; see detector.Detector
 	hard              map[int]bool       // rows of Exclude that may measure and calibrate, and do not train
 	kept              *kept              // of Options.Keep; nil without
+	isFold            bool               // of the calibration, whose assessment nobody reads
 	calibratedOn      []detector.TrainingSet
 	outliers          *outliers // nil: none, or too few
 	outlierSets       []detector.TrainingSet

@@ -655,7 +655,7 @@ func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, 
 	if h.t.outliers != nil {
 		a.Outliers = h.assessOutliers(weights, w, a.FalseAlarms)
 	}
-	if n := len(h.folds); leastPairs <= n && n <= mostPairs {
+	if n := len(h.folds); leastPairs <= n && n <= mostPairs && !h.t.isFold {
 		two, err := h.pairs(ctx, a, weights)
 		switch {
 		case errors.Is(err, errNothingFresh): // rows that are nearly all alike are not corrected

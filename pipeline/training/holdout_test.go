@@ -245,6 +245,44 @@ func TestHoldOutStops(t *testing.T) {
 	}
 }
 
+// TestFoldsLeaveNoPairsOut: a fold of the calibration has the weights that class hold-out
+// gives it, without the pairs of classes, which correct an assessment that nobody reads.
+func TestFoldsLeaveNoPairsOut(t *testing.T) {
+	stages := map[string]int{}
+	o := quick(nearTwins(t, 4, 100))
+	o.Stage = func(what string, _, _ int) { stages[what]++ }
+	data, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	own, err := data.TrainHead(t.Context(), 0, data.Options.Head, data.Options.Train)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := data.FitJoined(t.Context(), 0, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pairs = "pairs of classes held out"
+	if stages[pairs] != 6 {
+		t.Errorf("%d pairs of 4 classes", stages[pairs])
+	}
+	data.isFold = true
+	fold, err := data.FitJoined(t.Context(), 0, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stages[pairs] != 6 {
+		t.Error("a fold leaves pairs out")
+	}
+	for i, p := range whole.Scoring.Parts {
+		if fold.Scoring.Parts[i].Name != p.Name || fold.Scoring.Parts[i].Scale != p.Scale {
+			t.Errorf("part %s of a fold is another", p.Name)
+		}
+	}
+}
+
 // TestWeigh: the best candidates count most, and the density always.
 func TestWeigh(t *testing.T) {
 	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5}, 10)
