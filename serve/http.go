@@ -87,6 +87,8 @@ func (s *Server) routes() []route {
 		{pattern: "POST /v1/jobs/{id}/cancel", answer: learning.ask(learning.cancelJob)},
 		{pattern: "GET /v1/detectors/{name}", answer: learning.ask(learning.getDetector)},
 		{pattern: "POST /v1/detectors/{name}/activate", answer: learning.ask(learning.activate)},
+		{pattern: "GET /v1/detectors/{name}/calibration", answer: learning.ask(learning.getCalibration)},
+		{pattern: "POST /v1/detectors/{name}/calibration", answer: learning.ask(learning.trim)},
 		{pattern: "GET /v2", open: true, answer: models.server},
 		{pattern: "GET /v2/health/live", open: true, answer: models.live},
 		{pattern: "GET /v2/health/ready", open: true, answer: models.serves},

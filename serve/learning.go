@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -34,6 +36,8 @@ type (
 		Reviews(ctx context.Context, detector string) (*learn.Gathered, error)
 		Versions(ctx context.Context, detector string) (learn.Versions, error)
 		Activate(ctx context.Context, detector, version string) error
+		Lowest(ctx context.Context, detector string) (*learn.Lowest, error)
+		Trim(ctx context.Context, detector, sha256 string, reviewed int, remove []int) (learn.Version, *detector.Detector, error)
 	}
 )
 
@@ -150,6 +154,56 @@ func (l *learnRequests) getJob(ctx context.Context, r *http.Request) (any, error
 func (l *learnRequests) cancelJob(ctx context.Context, r *http.Request) (any, error) {
 	job, err := l.jobs.Cancel(ctx, r.PathValue("id"))
 	return job, err
+}
+
+// getCalibration answers with the calibration images that score lowest.
+func (l *learnRequests) getCalibration(ctx context.Context, r *http.Request) (any, error) {
+	name, err := l.detectorNamed(r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	lowest, err := l.learned.Lowest(ctx, name)
+	return lowest, l.reviewFailed(ctx, name, err)
+}
+
+// trim makes a version without the calibration images that a person says are of no class.
+func (l *learnRequests) trim(ctx context.Context, r *http.Request) (any, error) {
+	name, err := l.detectorNamed(r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	var said struct {
+		SHA256   string `json:"sha256"`
+		Reviewed *int   `json:"reviewed"`
+		Remove   []int  `json:"remove"`
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, 1<<20))
+	if err != nil || json.Unmarshal(data, &said) != nil || said.Reviewed == nil {
+		return nil, refuse(http.StatusBadRequest, `a review is {"sha256": of the detector, "reviewed": the number of images that were looked at, "remove": [rows]}`)
+	}
+	v, d, err := l.learned.Trim(ctx, name, said.SHA256, *said.Reviewed, said.Remove)
+	if err != nil {
+		return nil, l.reviewFailed(ctx, name, err)
+	}
+	l.log.Info("calibration images were reviewed", "request", idOf(ctx), "detector", name, "version", v.ID, "reviewed", *said.Reviewed, "removed", len(said.Remove))
+	return map[string]any{"detector": name, "version": v.ID, "sha256": v.SHA256, "threshold": number(d.Threshold), "calibration": len(d.CalibrationScores), "review": d.Training.Review}, nil
+}
+
+// reviewFailed is the error of a review of calibration images, as clients may know it.
+func (l *learnRequests) reviewFailed(ctx context.Context, name string, err error) error {
+	about, ok := errors.AsType[*options.Error](err)
+	switch {
+	case err == nil || ctx.Err() != nil || errors.Is(err, learn.ErrBusy):
+		return err
+	case errors.Is(err, learn.ErrOther):
+		return refuse(http.StatusConflict, "%s", err)
+	case errors.Is(err, detector.ErrTrainingSets) || errors.Is(err, detector.ErrNoCalibration):
+		l.log.Warn("the calibration images cannot be shown", "detector", name, "error", err)
+		return refuse(http.StatusNotFound, "the calibration images of %s are not to be had here; the log says why", name)
+	case ok:
+		return refuse(http.StatusUnprocessableEntity, "%s", about.Err)
+	}
+	return err
 }
 
 // original is what requests call the file that the service was started with.

@@ -421,3 +421,44 @@ func TestDropFeatures(t *testing.T) {
 		t.Errorf("left are %d, %v", len(left), err)
 	}
 }
+
+// TestReviewsCalibration: without calibration images that a person says are of no class, the
+// threshold is another, in a version that can be activated; what was not looked at, another
+// detector and rubbish are refused.
+func TestReviewsCalibration(t *testing.T) {
+	t.Parallel()
+	w := teach(t, nil)
+	const path = "/v1/detectors/main/calibration"
+	var lowest learn.Lowest
+	w.call("GET", path, "", 200, &lowest)
+	if lowest.Calibration != 32 || len(lowest.Images) != 25 || !lowest.Pictures || lowest.Images[0].Path == "" || lowest.Images[0].PValue > lowest.Images[24].PValue {
+		t.Fatalf("%+v", lowest)
+	}
+	said := func(reviewed int, rows ...int) string {
+		text, err := json.Marshal(map[string]any{"sha256": lowest.SHA256, "reviewed": reviewed, "remove": append([]int{}, rows...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for body, status := range map[string]int{
+		"{}": 400, said(0): 422, said(2, lowest.Images[2].Row): 422, said(40): 422, strings.Replace(said(5), lowest.SHA256[:8], "00000000", 1): 409,
+	} {
+		w.call("POST", path, body, status, nil)
+	}
+	w.call("GET", "/v1/detectors/other/calibration", "", 404, nil)
+	var made struct {
+		Version   string
+		Threshold float64
+		Review    struct{ Reviewed, Removed int }
+	}
+	w.call("POST", path, said(5, lowest.Images[0].Row), 200, &made)
+	if made.Threshold <= *lowest.Threshold || made.Review.Reviewed != 5 || made.Review.Removed != 1 {
+		t.Errorf("%+v, the threshold was %g", made, *lowest.Threshold)
+	}
+	w.call("POST", "/v1/detectors/main/activate", `{"version":"`+made.Version+`"}`, 200, nil)
+	var next learn.Lowest
+	if w.call("GET", path, "", 200, &next); next.Calibration != 31 || *next.Threshold != made.Threshold || next.Images[0].Row == lowest.Images[0].Row {
+		t.Errorf("then %+v", next)
+	}
+}

@@ -3,6 +3,7 @@ package detector
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -52,6 +53,9 @@ type CalibrationImage struct {
 	Verdict
 }
 
+// ErrNoCalibration is wrapped by the error of a detector without calibration images of its own.
+var ErrNoCalibration = errors.New("the detector has no calibration images that nothing else was done with")
+
 // OpenCalibration opens the calibration images of the detector: rows of data, of which it
 // was trained, or of a feature set of its own, which is in dirs or where it was. A
 // detector with folds has none that it was not trained on, and one that was trained with
@@ -60,9 +64,9 @@ func (d *Detector) OpenCalibration(ctx context.Context, data *TrainingData, dirs
 	c := &Calibration{Sets: data.Sets, Rows: d.Splits["calibration"], detector: d, data: data, dirs: dirs}
 	switch {
 	case len(d.Folds) > 0:
-		return nil, fmt.Errorf("its calibration images are those that it was trained on: train again without those that do not belong")
+		return nil, fmt.Errorf("%w: those of its folds are trained on, too; train again without those that do not belong", ErrNoCalibration)
 	case len(d.CalibrationScores) == 0:
-		return nil, fmt.Errorf("the detector has no calibration images")
+		return nil, ErrNoCalibration
 	case len(c.Rows) > 0:
 		return c, nil
 	}

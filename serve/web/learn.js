@@ -208,3 +208,47 @@ at("start").onclick = async () => {
 };
 at("cancel").onclick = () => json(`/v1/jobs/${encodeURIComponent(watching)}/cancel`, undefined, "POST").catch(error => { at("job").textContent = error.message; });
 at("back").onclick = () => activate("previous");
+
+// The calibration images that score lowest, as they were shown.
+let lowest;
+
+at("calibration").ontoggle = async () => {
+  if (!at("calibration").open) return;
+  const place = at("lowest"), of = detector;
+  place.replaceChildren();
+  at("trim").disabled = at("trimmed").hidden = true;
+  at("trim-said").textContent = "";
+  try {
+    lowest = await json(`/v1/detectors/${encodeURIComponent(of)}/calibration`);
+  } catch (error) {
+    at("trim-said").textContent = error.message;
+    return;
+  }
+  for (const i of lowest.images) {
+    const item = element("li", undefined, place);
+    if (lowest.pictures) picture(`/v1/detectors/${encodeURIComponent(of)}/images/${i.row}`, i.path, item);
+    element("div", i.path || `row ${i.row}`, item).className = "path";
+    element("div", `${i.label && i.label !== i.class ? i.label + ", given " : ""}${i.class}, p = ${number(i.p_value)}`, item);
+    const label = element("label", undefined, item), box = element("input", undefined, label);
+    box.type = "checkbox";
+    box.value = i.row;
+    label.append(" of no class");
+  }
+  at("trim-said").textContent = `${images(lowest.images.length)} of ${lowest.calibration}, the lowest first.`;
+  at("trim").disabled = false;
+};
+
+at("trim").onclick = async () => {
+  const remove = [...at("lowest").querySelectorAll("input:checked")].map(box => Number(box.value));
+  try {
+    const made = await json(`/v1/detectors/${encodeURIComponent(lowest.detector)}/calibration`, {sha256: lowest.sha256, reviewed: lowest.images.length, remove});
+    at("trim-said").textContent = `Without ${images(remove.length)} the threshold is ${number(made.threshold)}; now it is ${number(lowest.threshold)}.`;
+    at("trimmed").hidden = false;
+    at("trimmed").onclick = async () => {
+      await activate(made.version);
+      at("calibration").open = false;
+    };
+  } catch (error) {
+    at("trim-said").textContent = error.message;
+  }
+};
