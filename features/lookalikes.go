@@ -6,6 +6,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // This file puts images that wait for a person into groups that look alike, so
@@ -155,8 +157,8 @@ func LookAlikes(rows [][]float32, keys []string, reach float64, most int) [][]in
 }
 
 const (
-	mostKinds    = 500    // groups that Kinds keeps apart
-	mostFounding = 20_000 // rows that begin one
+	mostKinds    = 300    // groups that Kinds keeps apart
+	mostFounding = 10_000 // rows that begin one
 )
 
 // Kinds divides rows, the most certain first, into groups that look alike on average: a row
@@ -167,51 +169,54 @@ const (
 func Kinds(ctx context.Context, n int, row func(i int) []float32, reach float64, least int) ([][]int, error) {
 	type kind struct {
 		rows []int
-		sum  []float64 // of the rows, each divided by its length
-	}
-	apart := func(a, b *kind) float64 {
-		var dot float64
-		for i, v := range a.sum {
-			dot += v * b.sum[i]
-		}
-		return 1 - dot/float64(len(a.rows)*len(b.rows))
-	}
-	join := func(a, b *kind) {
-		a.rows = append(a.rows, b.rows...)
-		for i, v := range b.sum {
-			a.sum[i] += v
-		}
+		sum  []float32 // of the rows, each divided by its length
 	}
 	var kinds []*kind
-	nearest := func(k *kind, among []*kind) (best *kind) {
-		least := reach
-		for _, other := range among {
-			if d := apart(k, other); d <= least {
-				best, least = other, d
-			}
-		}
-		return best
-	}
 	for i := range n {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		one := &kind{rows: []int{i}}
-		for _, v := range unitRow(row(i)) {
-			one.sum = append(one.sum, float64(v))
+		unit, to, away := unitRow(row(i)), -1, reach
+		for k, other := range kinds {
+			if d := 1 - kernels.Dot(other.sum, unit)/float64(len(other.rows)); d <= away {
+				to, away = k, d
+			}
 		}
-		if to := nearest(one, kinds); to != nil {
-			join(to, one)
-		} else if i < mostFounding && len(kinds) < mostKinds {
-			kinds = append(kinds, one)
+		switch {
+		case to >= 0:
+			kinds[to].rows = append(kinds[to].rows, i)
+			for j, v := range unit {
+				kinds[to].sum[j] += v
+			}
+		case i < mostFounding && len(kinds) < mostKinds:
+			kinds = append(kinds, &kind{[]int{i}, slices.Clone(unit)})
 		}
 	}
-	for at := 0; at < len(kinds); {
-		if to := nearest(kinds[at], slices.Concat(kinds[:at], kinds[at+1:])); to != nil {
-			join(to, kinds[at])
-			kinds, at = slices.Delete(kinds, at, at+1), 0
-		} else {
-			at++
+	dots := make([][]float64, len(kinds)) // of the sums of two kinds
+	for a := range kinds {
+		dots[a] = make([]float64, len(kinds))
+		for b := range kinds {
+			dots[a][b] = kernels.Dot(kinds[a].sum, kinds[b].sum)
+		}
+	}
+	for { // the two that are nearest
+		from, to, away := -1, -1, reach
+		for a := range kinds {
+			for b := range a {
+				if d := 1 - dots[a][b]/float64(len(kinds[a].rows)*len(kinds[b].rows)); d <= away && len(kinds[a].rows) > 0 && len(kinds[b].rows) > 0 {
+					from, to, away = a, b, d
+				}
+			}
+		}
+		if from < 0 {
+			break
+		}
+		kinds[to].rows, kinds[from].rows = append(kinds[to].rows, kinds[from].rows...), nil
+		for k := range kinds {
+			dots[to][k] += dots[from][k]
+		}
+		for k := range kinds {
+			dots[k][to] = dots[to][k]
 		}
 	}
 	slices.SortStableFunc(kinds, func(a, b *kind) int { return cmp.Compare(len(b.rows), len(a.rows)) })

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -326,28 +328,20 @@ func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folde
 
 // typical returns the rows that are nearest to the mean direction of all.
 func typical(rows []int, row func(int) []float32) []int {
-	length := func(x []float32) (sum float64) {
-		for _, v := range x {
-			sum += float64(v) * float64(v)
-		}
-		return max(math.Sqrt(sum), math.SmallestNonzeroFloat64)
+	unit := func(x []float32) []float64 {
+		u := kernels.Converted[float64](x)
+		linalg.Normalise(u)
+		return u
 	}
-	var mean []float64
+	mean := make([]float64, len(row(rows[0])))
 	for _, at := range rows {
-		x := row(at)
-		if mean == nil {
-			mean = make([]float64, len(x))
-		}
-		for i, v := range x {
-			mean[i] += float64(v) / length(x)
+		for i, v := range unit(row(at)) {
+			mean[i] += v
 		}
 	}
 	near := map[int]float64{}
 	for _, at := range rows {
-		x := row(at)
-		for i, v := range x {
-			near[at] += mean[i] * float64(v) / length(x)
-		}
+		near[at] = kernels.Dot(mean, unit(row(at)))
 	}
 	sorted := slices.SortedStableFunc(slices.Values(rows), func(a, b int) int { return cmp.Compare(near[b], near[a]) })
 	return sorted[:min(len(sorted), mostTypical)]

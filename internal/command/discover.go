@@ -279,11 +279,14 @@ func (d *discovering) describe(r *pipeline.Discovery) string {
 	if r.New == 0 && r.Calibration > 0 {
 		fmt.Fprintf(&b, "With %s about %d must be found at once for any to be called new.\n", count(r.Calibration, "calibration image"), r.LeastFound)
 	}
-	for g, group := range r.Groups {
+	for g, group := range r.Groups[:min(len(r.Groups), mostRows)] {
 		fmt.Fprintf(&b, "group %d: %s, nearest to %s, such as %s\n", g, count(group.Images, "image"), Printable(group.Nearest), Printable(r.Found[group.Typical[0]].Path))
 		if d.out != "" && len(d.opts.Features) == 0 {
 			fmt.Fprintf(&b, "  %s\n", d.makeClass(g))
 		}
+	}
+	if more := len(r.Groups) - mostRows; more > 0 {
+		fmt.Fprintf(&b, "and %s more\n", count(more, "group"))
 	}
 	if len(r.Groups) > 0 && d.out == "" && len(d.opts.Features) == 0 {
 		fmt.Fprintf(&b, "--out DIR writes a list of each group, which train --add NAME=LIST makes a class of.\n")
