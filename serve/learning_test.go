@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 	"github.com/mlrbfn/mlrbfn/serve/store"
@@ -402,6 +404,45 @@ func TestWithoutFeatures(t *testing.T) {
 	if _, err := json.Marshal(job); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestLearnJunk: a default score learns from junk alone, as known outliers; some of it is set
+// aside, and what is too little is not learned from.
+func TestLearnJunk(t *testing.T) {
+	w := teach(t, nil)
+	var ids []string
+	for i := range uint64(24) {
+		ids = append(ids, w.send(noise(i)).ID)
+	}
+	var job learn.Job
+	w.say(`"verdict":"junk"`, ids[:4]...)
+	w.call("POST", "/v1/learn", "", 202, &job)
+	if job = w.wait(job.ID); job.State != learn.Failed || !strings.Contains(job.Error, "too little of it") {
+		t.Fatalf("%+v", job)
+	}
+	w.say(`"verdict":"junk"`, ids[4:]...)
+	w.call("POST", "/v1/learn", "", 202, &job)
+	job = w.wait(job.ID)
+	r := job.Result
+	if job.State != learn.Done || !job.Ready || r == nil {
+		t.Fatalf("%+v", job)
+	}
+	if r.Learned != 0 || r.Outliers < 10 || r.HeldOut < 1 || r.Outliers+r.HeldOut != 24 || r.Compare.Junk.Images != r.HeldOut || r.Curve.Enough != "unclear" {
+		t.Errorf("%+v", r)
+	}
+	d, err := pipeline.LoadDetector(filepath.Join(w.opts.LearnDir, "main", job.ID, "detector.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets, err := d.OpenSets(t.Context(), detector.ForOutliers, nil)
+	if err != nil || len(sets) != 1 || sets[0].N != r.Outliers || len(sets[0].Classes) != 0 || sets[0].Fingerprint != d.Source.Fingerprint {
+		t.Fatalf("outliers %v, %v", sets, err)
+	}
+	sets[0].Close()
+	if !slices.Contains(d.PartNames(), detector.OutliersPart) {
+		t.Errorf("parts %v", d.PartNames())
+	}
+	w.call("POST", "/v1/detectors/main/activate", `{"version":"`+job.ID+`"}`, 200, nil)
 }
 
 // TestDropFeatures: the features of the newest verdicts and of reviewed ones stay.

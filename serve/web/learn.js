@@ -173,7 +173,7 @@ function showResult(job) {
   const r = job.result, place = at("result");
   const box = element("div");
   box.className = "result";
-  element("p", `It learned from ${images(r.learned)} in ${number(r.seconds)} s; ${images(r.held_out)} were set aside to compare. A new class like the known ones would be noticed with AUROC ${r.before.auroc === null ? "–" : number(r.before.auroc)} before and ${r.after.auroc === null ? "–" : number(r.after.auroc)} now.`, box);
+  element("p", `It learned from ${images(r.learned)}${r.outliers ? ` and ${images(r.outliers)} of junk` : ""} in ${number(r.seconds)} s; ${images(r.held_out)} were set aside to compare. A new class like the known ones would be noticed with AUROC ${r.before.auroc === null ? "–" : number(r.before.auroc)} before and ${r.after.auroc === null ? "–" : number(r.after.auroc)} now.`, box);
   for (const note of r.notes) element("p", note, box).className = "note";
   const serves = versions.active === job.id;
   const button = element("button", serves ? "It serves" : "Activate the new detector", box);
@@ -185,7 +185,7 @@ function showResult(job) {
   tallies("Reviewed images that were set aside", r.compare.reviews, box);
   changes("Reviewed images whose verdict changes", r.compare.reviews.changes, box);
   if (r.compare.junk.images) {
-    element("p", `Of ${images(r.compare.junk.images)} of junk the old detector flags ${r.compare.junk.flagged_before}, the new one ${r.compare.junk.flagged_after}.`, box);
+    element("p", `Of ${images(r.compare.junk.images)} of junk that were set aside the old detector flags ${r.compare.junk.flagged_before}, the new one ${r.compare.junk.flagged_after}.`, box);
     changes("Junk whose verdict changes", r.compare.junk_changes, box);
   }
   tallies(`Images that training set aside for ${r.compare.of}`, r.compare.calibration, box);

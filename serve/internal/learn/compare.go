@@ -23,7 +23,7 @@ type Compared struct {
 	Calibration Tallied  `json:"calibration"`
 	Of          string   `json:"of"`
 	Reviews     Tallied  `json:"reviews"` // reviewed images that were set aside
-	Junk        Tally    `json:"junk"`    // all of it, which should be flagged
+	Junk        Tally    `json:"junk"`    // that was not learned from, which should be flagged
 	JunkChanges []Change `json:"junk_changes"`
 }
 

@@ -30,7 +30,7 @@ const (
 type Gathered struct {
 	Classes []ClassReviews `json:"classes"` // that images are said to be of, by name
 	Images  int            `json:"images"`  // to learn from, those of classes with too few included
-	Junk    int            `json:"junk"`    // not learned, but a new detector should flag them
+	Junk    int            `json:"junk"`    // of no class: known outliers for a default score, and a new detector should flag them
 	// Without are reviewed images whose features are not known: they were not kept, and
 	// neither was the image. At most 200 are listed.
 	Without      []Without `json:"without_features"`

@@ -41,23 +41,26 @@ type Task struct {
 const (
 	DetectorFile = "detector.safetensors"
 	featuresDir  = "features"
+	outliersDir  = "outliers" // of the junk that is learned from
 )
 
 // Learned is what came of learning.
 type Learned struct {
 	Reviews *Gathered `json:"reviews"`
-	Learned int       `json:"learned"`  // reviewed images that joined the training features
-	HeldOut int       `json:"held_out"` // that were set aside to compare
-	Notes   []string  `json:"notes"`    // what a person should know
-	Seconds float64   `json:"seconds"`  // of training
-	Compare Compared  `json:"compare"`  // old against new
-	Curve   *Curve    `json:"curve"`    // null until it is made
-	Traffic *Traffic  `json:"traffic"`  // null where no features of it are kept
-	Before  Assessed  `json:"before"`   // what class hold-out expects of each
-	After   Assessed  `json:"after"`    //
-	SHA256  string    `json:"sha256"`   // of the detector file
-	Classes []string  `json:"classes"`  // of the new detector
-	Trained time.Time `json:"trained_at"`
+	Learned int       `json:"learned"` // reviewed images that joined the training features
+	// Outliers is how much junk a part of the score learned from, where that helped.
+	Outliers int       `json:"outliers"`
+	HeldOut  int       `json:"held_out"` // that were set aside to compare
+	Notes    []string  `json:"notes"`    // what a person should know
+	Seconds  float64   `json:"seconds"`  // of training
+	Compare  Compared  `json:"compare"`  // old against new
+	Curve    *Curve    `json:"curve"`    // null until it is made
+	Traffic  *Traffic  `json:"traffic"`  // null where no features of it are kept
+	Before   Assessed  `json:"before"`   // what class hold-out expects of each
+	After    Assessed  `json:"after"`    //
+	SHA256   string    `json:"sha256"`   // of the detector file
+	Classes  []string  `json:"classes"`  // of the new detector
+	Trained  time.Time `json:"trained_at"`
 }
 
 // Assessed is how well class hold-out found images of a new class.
@@ -87,36 +90,39 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Learned, erro
 		return nil, err
 	}
 	images, junk := g.learnable()
-	if len(images) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNothing, g.lacking())
-	}
-	groups, err := alike(ctx, images, t.Dim)
+	learn, held, err := t.divide(ctx, images)
 	if err != nil {
 		return nil, err
 	}
-	setAside(images, groups)
+	outliers, junk, err := t.outliers(ctx, junk)
+	if err != nil {
+		return nil, err
+	}
+	if len(learn)+len(outliers) == 0 {
+		return nil, fmt.Errorf("%w: %s", ErrNothing, g.lacking())
+	}
 	r := &Learned{Reviews: g, Notes: []string{}}
-	var learn, held []reviewed
-	for _, one := range images {
-		if one.held {
-			held = append(held, one)
-		} else {
-			learn = append(learn, one)
-		}
-	}
-	r.Learned, r.HeldOut = len(learn), len(held)+len(junk)
-
-	dir := filepath.Join(t.Dir, featuresDir)
-	if err := t.write(ctx, dir, learn); err != nil {
-		return nil, fmt.Errorf("writing the features of reviewed images: %w", err)
-	}
+	r.Learned, r.Outliers, r.HeldOut = len(learn), len(outliers), len(held)+len(junk)
 	o, notes, err := training.OptionsOf(ctx, t.Base, nil)
 	if err != nil {
 		return nil, err
 	}
 	o.Memory, o.Tool = t.Memory, t.Tool
 	known := slices.Clone(o.Features)
-	o.Features = append(slices.Clone(known), dir)
+	for _, of := range []struct {
+		name   string
+		images []reviewed
+		to     *[]string
+	}{{featuresDir, learn, &o.Features}, {outliersDir, outliers, &o.Outliers}} {
+		if len(of.images) == 0 {
+			continue
+		}
+		dir := filepath.Join(t.Dir, of.name)
+		if err := t.write(ctx, dir, of.images); err != nil {
+			return nil, fmt.Errorf("writing the features of reviewed images: %w", err)
+		}
+		*of.to = append(*of.to, dir)
+	}
 	t.Stage("training")
 	o.Stage = func(what string, done, total int) { t.Stage(fmt.Sprintf("training: %s, %d of %d", what, done, total)) }
 	start := time.Now()
@@ -126,7 +132,7 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Learned, erro
 	}
 	r.Seconds, r.Trained = time.Since(start).Seconds(), time.Now()
 	for _, note := range append(notes, trained.Warnings...) {
-		for _, dir := range o.Features { // which clients need not know
+		for _, dir := range slices.Concat(o.Features, o.Outliers) { // which clients need not know
 			note = strings.ReplaceAll(note, dir, filepath.Base(dir))
 		}
 		r.Notes = append(r.Notes, note)
@@ -153,6 +159,37 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Learned, erro
 	return r, t.curve(ctx, r, o, next, known, learn, held, junk)
 }
 
+// divide returns the images to learn from, and those that are set aside.
+func (t *Task) divide(ctx context.Context, images []reviewed) (learn, held []reviewed, err error) {
+	groups, err := alike(ctx, images, t.Dim)
+	if err != nil {
+		return nil, nil, err
+	}
+	setAside(images, groups)
+	for _, one := range images {
+		if one.held {
+			held = append(held, one)
+		} else {
+			learn = append(learn, one)
+		}
+	}
+	return learn, held, nil
+}
+
+// outliers returns the junk that is learned from, as known outliers, and the rest, which
+// compares detectors: all of it where it is too little, or the detector's score has no
+// part for it.
+func (t *Task) outliers(ctx context.Context, junk []reviewed) (learn, held []reviewed, err error) {
+	if t.Base.Scoring == nil || t.Base.Scoring.Name != detector.JoinedScore {
+		return nil, junk, nil
+	}
+	learn, held, err = t.divide(ctx, junk)
+	if len(learn) < training.LeastOutliers {
+		return nil, junk, err
+	}
+	return learn, held, err
+}
+
 // lacking says what is needed to learn.
 func (g *Gathered) lacking() string {
 	for _, c := range g.Classes {
@@ -164,7 +201,7 @@ func (g *Gathered) lacking() string {
 	case g.WithoutCount > 0:
 		return "neither the features nor the images of what was reviewed were kept"
 	case g.Junk > 0:
-		return "all that was reviewed is junk"
+		return fmt.Sprintf("all that was reviewed is junk, and too little of it: a default score learns from %d images beside those that are set aside", training.LeastOutliers)
 	}
 	return "no image is reviewed"
 }
@@ -196,7 +233,7 @@ func (t *Task) write(ctx context.Context, dir string, images []reviewed) (err er
 	defer func() { err = errors.Join(err, w.Close()) }()
 	var c features.Contents
 	for i := range images {
-		if !slices.Contains(c.Classes, images[i].class) {
+		if class := images[i].class; class != "" && !slices.Contains(c.Classes, class) {
 			c.Classes = append(c.Classes, images[i].class)
 		}
 	}
@@ -205,7 +242,10 @@ func (t *Task) write(ctx context.Context, dir string, images []reviewed) (err er
 	for i := range images {
 		one := &images[i]
 		hash := one.hash()
-		img := features.Image{Path: hash[:2] + "/" + hash, Label: &one.class, SHA256: hash} // where package store keeps it
+		img := features.Image{Path: hash[:2] + "/" + hash, SHA256: hash} // where package store keeps it
+		if one.class != "" {
+			img.Label = &one.class
+		}
 		if info, err := os.Stat(filepath.Join(t.Root, filepath.FromSlash(img.Path))); t.Root != "" && err == nil {
 			img.Bytes, img.MTime = info.Size(), info.ModTime().UnixNano()
 		}
