@@ -53,6 +53,7 @@ func (s *Server) routes() []route {
 	}
 	reviews := &reviewRequests{
 		store: s.opts.Store, detectors: s.detectors, judge: s.judge, memory: s.memory, learned: learning.learned, log: s.log,
+		together: make(chan struct{}, 1),
 	}
 	memory := &memoryRequests{store: s.opts.Store, memory: s.memory, detectors: s.detectors, reasons: reviews.reasonsOf}
 	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, detectors: s.detectors}
@@ -73,6 +74,7 @@ func (s *Server) routes() []route {
 		{pattern: "POST /v1/reviews", answer: memory.ask(memory.review)},
 		{pattern: "GET /v1/images/{hash}", answer: memory.image},
 		{pattern: "GET /v1/queue", answer: memory.ask(reviews.queue)},
+		{pattern: "GET /v1/discover", answer: memory.ask(reviews.discover)},
 		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: reviews.trainingImage},
 		{pattern: "GET /v1/detectors/{name}/thresholds", answer: reviews.thresholds},
 		{pattern: "GET /v1/events", stream: s.listenToEvents},

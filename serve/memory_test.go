@@ -172,7 +172,7 @@ func TestStoreStops(t *testing.T) {
 // TestForgets: without a store, what is remembered cannot be asked for.
 func TestForgets(t *testing.T) {
 	w := start(t, nil)
-	for _, path := range []string{"/v1/verdicts", "/v1/verdicts/x", "/v1/counts", "/v1/queue", "/v1/images/x"} {
+	for _, path := range []string{"/v1/verdicts", "/v1/verdicts/x", "/v1/counts", "/v1/queue", "/v1/discover", "/v1/images/x"} {
 		if status, _, text := ask(t, "GET", w.url+path, nil, nil); status != 404 || !strings.Contains(text, "remembers nothing") {
 			t.Errorf("%s: %d %s", path, status, text)
 		}

@@ -49,7 +49,7 @@ func (p *pageRequests) routes() []route {
 		static("GET /style.css", "text/css; charset=utf-8", []byte(report.StyleSheet())),
 	}
 	for name, kind := range map[string]string{
-		"page.js": "text/javascript; charset=utf-8", "learn.js": "text/javascript; charset=utf-8", "page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml",
+		"page.js": "text/javascript; charset=utf-8", "learn.js": "text/javascript; charset=utf-8", "kinds.js": "text/javascript; charset=utf-8", "page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml",
 	} {
 		data, err := web.ReadFile("web/" + name)
 		if err != nil {

@@ -45,6 +45,7 @@ type reviewRequests struct {
 	learned   learned // nil does not learn
 	log       *slog.Logger
 	reaches   reaches
+	together  chan struct{} // holds one value while images are judged together
 }
 
 const (

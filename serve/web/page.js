@@ -362,7 +362,9 @@ async function choose() {
   undone = [];
   try {
     await fill();
-    at("queue").hidden = false;
+    at("queue").hidden = at("kinds").hidden = false;
+    at("found").replaceChildren();
+    at("kinds-said").textContent = "";
     for (const item of at("flagged").children) offer(item);
   } catch (error) {
     if (error.status !== 404) throw error; // it remembers nothing
