@@ -135,7 +135,7 @@ func Discover(ctx context.Context, opts DiscoverOptions) (_ *Discovery, err erro
 	defer func() { err = errors.Join(err, known.data.Close(), known.close()) }()
 	folder := &folderRows{space: space, d: d.Dim(), at: map[uint64][]int{}, seed: maphash.MakeSeed()}
 	defer func() { err = errors.Join(err, folder.close()) }()
-	out := &Discovery{FDR: cmp.Or(opts.FDR, DefaultFDR), Calibration: len(known.calibration.Scores), Notes: known.notes, Groups: []DiscoveredGroup{}, Bounds: []DiscoveryBound{}}
+	out := &Discovery{FDR: cmp.Or(opts.FDR, DefaultFDR), Calibration: len(known.calibration.Scores), Notes: append([]string{}, known.notes...), Groups: []DiscoveredGroup{}, Bounds: []DiscoveryBound{}}
 	if err := opts.judge(ctx, known, folder, out); err != nil {
 		return nil, err
 	}
