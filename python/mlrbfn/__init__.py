@@ -24,7 +24,7 @@ try:
 except PackageNotFoundError:  # a checkout
     __version__ = "unknown"
 
-from ._detector import Detector, Verdicts, train
+from ._detector import Detector, Discovered, Verdicts, train
 from ._errors import (
     AccessError,
     DataWarning,
@@ -46,6 +46,7 @@ __all__ = [
     "DataWarning",
     "Detector",
     "DetectorError",
+    "Discovered",
     "DivergedError",
     "Error",
     "Features",

@@ -28,6 +28,10 @@ _FIELDS = [("class", object), ("label", np.int64), ("confidence", np.float64), (
 _JUDGED = np.dtype(_FIELDS, align=True)
 _ANSWER = np.dtype([("path", object), *_FIELDS, ("error", object)], align=True)
 
+_FOUND = np.dtype(
+    [("path", object), *_FIELDS, ("error", object), ("together", np.float64), ("q_value", np.float64), ("new", np.bool_), ("group", np.int64)],
+    align=True,
+)
 
 _UNREAD = np.iinfo(np.int64).min  # -1 would be the last class
 
@@ -70,6 +74,38 @@ class Verdicts(np.recarray):
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(self.dtype.names or ())]
+
+
+class Discovered(Verdicts):
+    """What a detector says of images that it judged together: verdicts with more columns.
+
+    - ``together``: the score that was learned from all of them; higher is more in-distribution
+    - ``q_value``: the smallest rate of false discoveries at which the image counts as new
+    - ``new``: whether it is called new; ``group``: its group of new images, or -1
+    - ``summary``: what `mlrbfn discover --out` writes to summary.json: ``new_at_least``,
+      ``bounds``, ``groups`` and others
+    """
+
+    summary: dict[str, Any]
+
+    def __array_finalize__(self, other: Any) -> None:
+        super().__array_finalize__(other)
+        self.__dict__.setdefault("summary", getattr(other, "summary", {}))
+
+
+def discovered(detector: Detector, lines: list[dict[str, Any]], summary: dict[str, Any]) -> Discovered:
+    """Makes the array of the lines that the command prints."""
+    found = np.empty(len(lines), _FOUND).view(Discovered)
+    classes, numbers = detector.classes_.tolist(), {name: i for i, name in enumerate(detector.info["classes"])}
+    for i, a in enumerate(lines):
+        path = _native.decode(a["path_bytes"]) if a.get("path_bytes") else a["path"]
+        if a.get("error"):
+            found[i] = (path, None, _UNREAD, np.nan, np.nan, True, np.nan, a["error"], np.nan, np.nan, False, -1)
+        else:
+            label = numbers[a["class"]]
+            found[i] = (path, classes[label], label, a["confidence"], a["score"], a["ood"], a["p_value"], None, a["together"], a["q_value"], a["new"], a["group"])
+    found.__dict__["summary"] = summary
+    return found
 
 
 class Detector(Commands):

@@ -512,6 +512,87 @@ class ExplainOptions(TypedDict, total=False):
     onnxruntime: Path | None
 
 
+class DiscoverOptions(TypedDict, total=False):
+    """Options of `mlrbfn discover`.
+
+    fdr : float, default 0.1
+        SHARE of the images that are called new that may be known ones
+
+    training : path | Sequence[path], default None
+        FEATURES that the detector was trained and calibrated on (repeat; default: where they
+        were)
+
+    seed : int, default 0
+        N that parts are drawn by
+
+    model : path, default None
+        DIR of the detector's backbone (default: the one with its checksum, beside the detector,
+        where it was at training, or in $MLRBFN_MODELS)
+
+    memory : int | str, default None
+        memory for the features of images, about; default: half of the machine's
+
+    scratch : path, default None
+        DIR for temporary files
+
+    batch : int, default None
+        images that a worker gives to the model at once (default: 1, or more if a short
+        measurement finds that faster and bit-identical)
+
+    workers : int, default None
+        images in work at once (default: one per core or fewer)
+
+    threads : int, default None
+        threads of the model for each worker (default: 1, or more as above)
+
+    device : str, default "cpu"
+        DEVICE for the model: cpu|cuda|tensorrt|coreml|openvino|directml; the second of several
+        is cuda:1
+
+    provider : path, default None
+        plug-in FILE of onnxruntime for the device (default: the library's own)
+
+    open_timeout : str, default None
+        give up on a model that takes longer than TIME to open (default: 2m, more for models
+        above 200 MB)
+
+    run_timeout : str, default None
+        skip an image that the model takes longer than TIME for (default: 100 times what a blank
+        one takes, at least 2m)
+
+    allow_drifted_features : bool, default False
+        use a model though its features differ from before so far that verdicts could change
+
+    max_pixels : int, default None
+        refuse images of more pixels (default: Pillow's limit, 178,956,970)
+
+    image_timeout : str, default "2m0s"
+        skip an image that takes longer than TIME to decode
+
+    onnxruntime : path, default None
+        onnxruntime library FILE (default: $ONNXRUNTIME_SHARED_LIBRARY_PATH, or one that is
+        found)
+    """
+
+    fdr: float | None
+    training: Path | Sequence[Path] | None
+    seed: int | None
+    model: Path | None
+    memory: int | str | None
+    scratch: Path | None
+    batch: int | None
+    workers: int | None
+    threads: int | None
+    device: str | None
+    provider: Path | None
+    open_timeout: str | None
+    run_timeout: str | None
+    allow_drifted_features: bool | None
+    max_pixels: int | None
+    image_timeout: str | None
+    onnxruntime: Path | None
+
+
 class DriftOptions(TypedDict, total=False):
     """Options of `mlrbfn drift`.
 
@@ -772,6 +853,25 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "maps": 1000,
         "features": None,
         "nearest": None,
+        "batch": None,
+        "workers": None,
+        "threads": None,
+        "device": "cpu",
+        "provider": None,
+        "open_timeout": None,
+        "run_timeout": None,
+        "allow_drifted_features": False,
+        "max_pixels": None,
+        "image_timeout": "2m0s",
+        "onnxruntime": None,
+    },
+    "DiscoverOptions": {
+        "fdr": 0.1,
+        "training": None,
+        "seed": 0,
+        "model": None,
+        "memory": None,
+        "scratch": None,
         "batch": None,
         "workers": None,
         "threads": None,

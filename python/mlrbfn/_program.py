@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _images, _native, _pages
+import numpy as np
+
+from . import _arrays, _images, _native, _pages
 from ._features import Features
 from ._signatures import written_out
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     import pandas
     from typing_extensions import Unpack  # of typing from Python 3.11 on
 
-    from ._detector import Detector
-    from ._options import AddOptions, DriftOptions, ExplainOptions, ExportOptions, InspectOptions, ShowOptions
+    from ._detector import Detector, Discovered
+    from ._options import AddOptions, DiscoverOptions, DriftOptions, ExplainOptions, ExportOptions, InspectOptions, ShowOptions
 
 StrPath = str | os.PathLike[str]
 
@@ -119,11 +121,7 @@ class Commands:
         with _file_of(self) as (room, file):
             paths = _images.files(images, room)
             lines = run("detect", {**options, "detector": file, "format": "jsonl"}, paths, progress).splitlines()
-        said: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        for one in said:
-            if one["path"].startswith(Path(room).as_posix() + "/"):
-                one["path"] = None  # it was in memory
-        return said
+        return _said(lines, room)
 
     @written_out
     def drift(self, paths: StrPath | Sequence[StrPath], *, page: StrPath | None = None, progress: bool | None = None, **options: Unpack[DriftOptions]) -> Report:
@@ -134,6 +132,29 @@ class Commands:
             several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
             report.update(json.loads(run("drift", {**options, "detector": file, "json": True, "report": report.page}, several, progress)))
         return report
+
+    @written_out
+    def discover(self, images: Any, *, progress: bool | None = None, **options: Unpack[DiscoverOptions]) -> Discovered:
+        """Judges images together and says which are new, so that at most the share fdr of these
+        is of known classes, as `mlrbfn discover`. images are what `detect` takes, `Features`, or
+        rows of features [n, d]. The features that the detector was trained and calibrated on
+        must be on the disk, where they were or in training."""
+        from ._detector import discovered
+
+        with _file_of(self) as (room, file):
+            given: dict[str, Any] = {**options, "detector": file, "format": "jsonl", "out": os.path.join(room, "found")}
+            paths: list[str] = []
+            if isinstance(images, Features):
+                given["features"] = images.folder
+            elif isinstance(images, np.ndarray) and images.ndim == 2 and images.dtype.kind == "f":
+                given["features"] = os.path.join(room, "rows")
+                os.mkdir(given["features"])
+                np.save(os.path.join(given["features"], "features.npy"), _arrays.rows(images, self.n_features_in_))  # type: ignore[attr-defined]
+            else:
+                paths = _images.files(images, room)
+            lines = _said(run("discover", given, paths, progress).splitlines(), room)
+            summary = json.loads(Path(room, "found", "summary.json").read_text("utf-8"))
+        return discovered(self, lines, summary)  # type: ignore[arg-type]
 
     @written_out
     def export(self, out: StrPath, **options: Unpack[ExportOptions]) -> Path:
@@ -157,6 +178,15 @@ class Commands:
         detector = Detector.load(out)
         detector.result = json.loads(added)
         return detector
+
+
+def _said(lines: Sequence[str], room: str) -> list[dict[str, Any]]:
+    """Returns what a command printed of images: the path of one that was in memory is None."""
+    said: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    for one in said:
+        if one["path"].startswith(Path(room).as_posix() + "/"):
+            one["path"] = None
+    return said
 
 
 class _file_of:

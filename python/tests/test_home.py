@@ -191,6 +191,23 @@ class TheProgram(Room):
         self.assertEqual([s["score"] for s in report["images"]], [s["score"] for s in said[:3]])
         self.assertIn("<iframe", report._repr_html_())
 
+    def test_discover(self) -> None:
+        folder = [*sorted((self.room / "train" / "dark").iterdir()), *sorted((self.room / "other" / "new").iterdir())]
+        found = self.detector.discover([*folder, b"broken"], fdr=0.2)
+        self.assertEqual((len(found), found.summary["images"], found.ok.sum(), found.summary["unreadable"]), (81, 81, 80, 1))
+        self.assertGreater(found.new[40:80].mean(), found.new[:40].mean())
+        self.assertEqual(found.new[:80].tolist(), (found.q_value[:80] <= 0.2).tolist())
+        judged = self.detector.detect(folder)
+        np.testing.assert_allclose(found.score[:80], judged.score)
+        self.assertEqual(found.predicted[:80].tolist(), judged.predicted.tolist())
+        rows = np.asarray(mlrbfn.embed(folder, model="pixels", channels="rgb"))
+        same = self.detector.discover(rows, fdr=0.2)
+        np.testing.assert_allclose(same.together, found.together[:80])
+        self.assertEqual(found[:3].summary, found.summary)
+        self.assertEqual((found.path[0], found.path[80]), (str(folder[0]), None))
+        with self.assertRaisesRegex(mlrbfn.Error, "training"):
+            mlrbfn.train(rows, np.repeat(["a", "b"], 40), epochs=2).discover(rows)
+
     def test_drift(self) -> None:
         with self.assertWarnsRegex(mlrbfn.DataWarning, "flags nothing"):
             mlrbfn.train(self.features, epochs=2, calibration=0).drift(self.room / "train")
