@@ -113,8 +113,8 @@ const (
 // 2208.06685). The promise is about one folder: parts of one must be judged together.
 //
 // It needs the features that the detector was trained and calibrated on. A detector of folds
-// has no images of its own to calibrate by, and is refused. Images of no class that are
-// equal, by their features, count once.
+// has no images of its own to calibrate by, and is refused. Images whose features are equal
+// count once.
 func Discover(ctx context.Context, opts DiscoverOptions) (_ *Discovery, err error) {
 	d := opts.Detect.Detector
 	if opts.Detect.Judge != nil {
@@ -123,6 +123,8 @@ func Discover(ctx context.Context, opts DiscoverOptions) (_ *Discovery, err erro
 	switch {
 	case opts.FDR < 0 || opts.FDR >= 1 || math.IsNaN(opts.FDR):
 		return nil, options.Errorf("FDR", "%g: a rate of false discoveries lies between 0 and 1", opts.FDR)
+	case len(opts.Rows)%d.Dim() != 0:
+		return nil, options.Errorf("Rows", "%d values are no rows of the %d features that the detector reads", len(opts.Rows), d.Dim())
 	case len(d.Folds) > 0:
 		return nil, options.Errorf("Detector", "it was calibrated by folds: each of its images was trained on, so that none is left to compare new ones with; train with calibration images that are set aside")
 	}
@@ -186,17 +188,16 @@ func (opts *DiscoverOptions) judge(ctx context.Context, known *knownRows, folder
 		}
 		path = func(i int) string { return paths[i] }
 	}
-	verdicts, err := known.verdicts(ctx, n, row)
-	if err != nil {
-		return err
-	}
 	folder.whole = row
-	for i, v := range verdicts {
-		if err := add(Judgement{Path: path(i), Verdict: v, Features: row(i)}); err != nil {
-			return err
-		}
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
 	}
-	return nil
+	var failed error
+	err := known.detector.EachVerdict(ctx, row, all, func(i int, v Verdict) {
+		failed = cmp.Or(failed, add(Judgement{Path: path(i), Verdict: v, Features: row(i)}))
+	})
+	return cmp.Or(err, failed)
 }
 
 // discover says what is new, when all images are judged.
@@ -351,7 +352,8 @@ func typical(rows []int, row func(int) []float32) []int {
 type knownRows struct {
 	detector                          *Detector
 	data                              *detector.TrainingData
-	own                               []*features.Set // for validation and calibration
+	own                               []*features.Set // for validation
+	calibrated                        *detector.Calibration
 	training, validation, calibration discovery.Rows
 	notes                             []string
 }
@@ -360,10 +362,7 @@ type knownRows struct {
 func openKnown(ctx context.Context, d *Detector, dirs []string) (_ *knownRows, err error) {
 	data, err := d.OpenTraining(ctx, dirs)
 	if err != nil {
-		if about, ok := errors.AsType[*options.Error](err); ok && about.Option == "Features" {
-			err = options.Errorf("Training", "%w", about.Err)
-		}
-		return nil, err
+		return nil, inTraining(err)
 	}
 	k := &knownRows{detector: d, data: data}
 	defer func() {
@@ -371,15 +370,12 @@ func openKnown(ctx context.Context, d *Detector, dirs []string) (_ *knownRows, e
 			err = errors.Join(err, data.Close(), k.close())
 		}
 	}()
-	k.training = some(data.Train, data.Row)
-	if k.validation, err = k.aside(ctx, "validation", detector.ForValidation, dirs); err != nil {
-		return nil, err
+	k.training = rowsAt(features.Every(data.Train, mostFolded), data.Row)
+	if err = k.validate(ctx, dirs); err == nil {
+		err = k.calibrate(ctx, dirs)
 	}
-	if k.calibration, err = k.aside(ctx, "calibration", detector.ForCalibration, dirs); err != nil {
-		return nil, err
-	}
-	if k.calibration, err = k.calibrated(k.calibration); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, inTraining(err)
 	}
 	if k.validation.N < discovery.LeastValidation {
 		k.notes = append(k.notes, fmt.Sprintf("the detector has %d validation images, and %d are needed to learn from the folder: each image is ranked by itself", k.validation.N, discovery.LeastValidation))
@@ -390,89 +386,71 @@ func openKnown(ctx context.Context, d *Detector, dirs []string) (_ *knownRows, e
 	return k, nil
 }
 
+// inTraining is an error about the features of a detector, which DiscoverOptions.Training
+// names.
+func inTraining(err error) error {
+	if about, ok := errors.AsType[*options.Error](err); ok && about.Option == "Features" {
+		return options.Errorf("Training", "%w", about.Err)
+	}
+	return err
+}
+
 func (k *knownRows) close() error {
 	var errs []error
 	for _, set := range k.own {
 		errs = append(errs, set.Close())
 	}
+	if k.calibrated != nil {
+		errs = append(errs, k.calibrated.Close())
+	}
 	return errors.Join(errs...)
 }
 
-// some returns rows of a matrix; of very many, every n-th.
-func some(index []int, row func(int) []float32) discovery.Rows {
-	index = features.Every(index, mostFolded)
+// rowsAt returns some rows of a matrix.
+func rowsAt(index []int, row func(int) []float32) discovery.Rows {
 	return discovery.Rows{N: len(index), Row: func(i int) []float32 { return row(index[i]) }}
 }
 
-// aside returns the rows that were set aside for a use, or are of feature sets of their own,
-// with their scores.
-func (k *knownRows) aside(ctx context.Context, split, use string, dirs []string) (discovery.Rows, error) {
-	index, row := k.detector.Splits[split], k.data.Row
+// validate reads the validation rows, which are training rows that were set aside or of
+// feature sets of their own.
+func (k *knownRows) validate(ctx context.Context, dirs []string) error {
+	index, row := k.detector.Splits["validation"], k.data.Row
 	if len(index) == 0 && len(k.detector.Training.Sets) > 0 {
-		sets, err := k.detector.OpenSets(ctx, use, dirs)
+		sets, err := k.detector.OpenSets(ctx, detector.ForValidation, dirs)
 		if err != nil || len(sets) == 0 {
-			return discovery.Rows{}, err
+			return err
 		}
-		k.own, row = append(k.own, sets...), sets[0].Row
+		k.own, row = sets, sets[0].Row
 		for i, y := range sets[0].Labels() {
-			if y >= 0 || use == detector.ForCalibration {
+			if y >= 0 {
 				index = append(index, i)
 			}
 		}
 	}
-	r := discovery.Rows{N: len(index), Row: func(i int) []float32 { return row(index[i]) }}
-	if use == detector.ForValidation {
-		r = some(index, row)
-	}
-	verdicts, err := k.verdicts(ctx, r.N, r.Row)
-	for _, v := range verdicts {
-		r.Scores = append(r.Scores, v.Score)
-	}
-	return r, err
+	index = features.Every(index, mostFolded)
+	k.validation = rowsAt(index, row)
+	return k.detector.EachVerdict(ctx, row, index, func(_ int, v Verdict) {
+		k.validation.Scores = append(k.validation.Scores, v.Score)
+	})
 }
 
-// calibrated returns those of the rows whose scores calibrated: of a feature set of its own
-// these are one of each group, and none that training images are like.
-func (k *knownRows) calibrated(r discovery.Rows) (discovery.Rows, error) {
-	const rounding = 1e-6 // of another processor
-	order := make([]int, r.N)
-	for i := range order {
-		order[i] = i
+// calibrate reads the calibration rows, if there are any.
+func (k *knownRows) calibrate(ctx context.Context, dirs []string) (err error) {
+	k.calibrated, err = k.detector.OpenCalibration(ctx, k.data, dirs)
+	if errors.Is(err, detector.ErrNoCalibration) {
+		return nil
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(r.Scores[a], r.Scores[b]) })
+	if err != nil {
+		return err
+	}
+	images, err := k.calibrated.Images(ctx)
 	var index []int
-	for _, score := range k.detector.CalibrationScores {
-		for len(order) > 0 && r.Scores[order[0]] < score-rounding*(1+math.Abs(score)) {
-			order = order[1:]
-		}
-		if len(order) == 0 || r.Scores[order[0]] > score+rounding*(1+math.Abs(score)) {
-			return r, options.Errorf("Training", "the calibration images do not have the scores that the detector was calibrated with: %w", detector.ErrTrainingSets)
-		}
-		index, order = append(index, order[0]), order[1:]
+	for _, image := range images {
+		index = append(index, image.Row)
+		k.calibration.Scores = append(k.calibration.Scores, image.Score)
 	}
-	chosen := discovery.Rows{N: len(index), Row: func(i int) []float32 { return r.Row(index[i]) }}
-	for _, i := range index {
-		chosen.Scores = append(chosen.Scores, r.Scores[i])
-	}
-	return chosen, nil
-}
-
-// verdicts judges n rows.
-func (k *knownRows) verdicts(ctx context.Context, n int, row func(int) []float32) ([]Verdict, error) {
-	const block = 1024
-	verdicts := make([]Verdict, 0, n)
-	x := make([]float32, 0, min(n, block)*k.detector.Dim())
-	for i := range n {
-		if x = append(x, row(i)...); i+1 < n && (i+1)%block > 0 {
-			continue
-		}
-		some, err := k.detector.VerdictsContext(ctx, x)
-		if err != nil {
-			return nil, err
-		}
-		verdicts, x = append(verdicts, some...), x[:0]
-	}
-	return verdicts, nil
+	k.calibration.N, k.calibration.Row = len(index), rowsAt(index, k.calibrated.Row).Row
+	return err
 }
 
 // folderRows are the features of the images of a folder, each kind of equal ones once.

@@ -142,8 +142,19 @@ func TestDiscoverRefuses(t *testing.T) {
 	if err != nil || r.New > 0 || r.Calibration > 0 || r.Found[0].QValue != 1 || len(r.Notes) == 0 {
 		t.Errorf("no calibration images: %+v, %v", r, err)
 	}
+	// Images of their own validate and calibrate.
+	own := pipetest.Clouds(t, 4, 60, pipetest.TwoLabels, pipetest.Two...)
+	d := train(func(o *TrainOptions) {
+		o.Validation, o.Calibration = Share{Features: pipetest.Clouds(t, 5, 60, pipetest.TwoLabels, pipetest.Two...)}, Share{Features: own}
+	})
+	if r, err = discover(d); err != nil || r.Calibration != len(d.CalibrationScores) || r.Calibration < 100 || len(r.Notes) > 0 {
+		t.Errorf("sets of their own: %+v, %v", r, err)
+	}
+	if _, err := Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Rows: make([]float32, 3)}); OptionOf(err) != "Rows" {
+		t.Errorf("a row and a half: %v", err)
+	}
 	// Features that are gone.
-	d := train(func(*TrainOptions) {})
+	d = train(func(*TrainOptions) {})
 	if err := os.Rename(dir, dir+".moved"); err != nil {
 		t.Fatal(err)
 	}
