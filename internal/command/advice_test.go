@@ -78,7 +78,7 @@ func isOptions(e ast.Expr, name string) bool {
 }
 
 // notAFlag are options that no flag sets.
-var notAFlag = []string{"Start", "Order", "Class", "Step", "ReadOnly", "Decision", "Scratch", "Checkpoint", "C", "Near"}
+var notAFlag = []string{"Start", "Order", "Class", "Step", "ReadOnly", "Decision", "Scratch", "Checkpoint", "C", "Near", "Rows"}
 
 // TestEveryOptionHasAFlag: an option that an error names has a flag of a command, unless
 // no command sets it.
