@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -29,10 +31,12 @@ func addExport(c *command) {
 	c.BoolVar(&opts.WithBackbone, "with-backbone", false, "put the backbone before the head, in one file")
 	c.StringVar(&opts.Model, "model", "", "`DIR` of the detector's backbone"+foundModel)
 	c.BoolVar(&opts.KeepOutputs, "keep-outputs", false, "also output what the backbone itself outputs")
+	c.StringVar((*string)(&opts.AsClassifier), "as-classifier", "", "write the backbone and the detector as one classifier, whose last class is unknown, in a `FORMAT`: ultralytics, transformers or triton")
+	c.BoolVar(&opts.KeepLogits, "keep-logits", false, "with --as-classifier: the other classes are those of the backbone's own classifier (its output logits)")
 	addDriftFlag(c.FlagSet, &opts.Backbone)
 	library := AddLibraryFlag(c.FlagSet)
 	c.section("output")
-	c.StringVar(&opts.Out, "out", "", "file `FILE.onnx` to write")
+	c.StringVar(&opts.Out, "out", "", "file `FILE.onnx` to write, or the folder of a transformers or triton classifier")
 	c.IntVar(&opts.Opset, "opset", 0, fmt.Sprintf("`version` of ONNX's operators (default: %d, or the backbone's)", detector.DefaultOpset))
 	c.required = []string{"detector", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
@@ -40,11 +44,11 @@ func addExport(c *command) {
 			return err
 		}
 		switch {
-		case !opts.WithBackbone && (opts.Model != "" || opts.KeepOutputs):
+		case !opts.WithBackbone && (opts.Model != "" && opts.AsClassifier == "" || opts.KeepOutputs):
 			return Usagef("--model and --keep-outputs go with --with-backbone")
 		case c.Changed("opset") && (opts.Opset < onnx.MinOpset || opts.Opset > onnx.MaxOpset):
 			return Usagef("--opset %d: it is %d to %d", opts.Opset, onnx.MinOpset, onnx.MaxOpset)
-		case sameFile(*file, opts.Out):
+		case disk.Same(*file, opts.Out):
 			return Usagef("--out %s is the detector itself", opts.Out)
 		}
 		var err error
@@ -56,11 +60,12 @@ func addExport(c *command) {
 				return err
 			}
 		}
-		if err := prepareOutput(opts.Out); err != nil {
+		written := filepath.Join(opts.Out, filepath.FromSlash(opts.AsClassifier.Graph()))
+		if err := prepareOutput(written); err != nil {
 			return err
 		}
 		opts.Backbone.Drifted = c.warnDrift(s)
-		if opts.WithBackbone {
+		if opts.WithBackbone || opts.AsClassifier != "" {
 			if err := extractor.InitRuntime(*library); err != nil {
 				return err
 			}
@@ -68,17 +73,11 @@ func addExport(c *command) {
 		if err := pipeline.Export(ctx, opts); err != nil {
 			return err
 		}
-		info, err := os.Stat(opts.Out)
+		info, err := os.Stat(written)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s, %s, score %s, %d bytes\n", opts.Out, count(len(opts.Detector.Classes), "class"), count(len(opts.Detector.Heads), "head"), opts.Detector.ScoreName(), info.Size())
+		_, err = fmt.Fprintf(ForPeople(s.Out), "%s: %s, %s, score %s, %d bytes\n", written, count(len(opts.Detector.Classes), "class"), count(len(opts.Detector.Heads), "head"), opts.Detector.ScoreName(), info.Size())
 		return err
 	}
-}
-
-func sameFile(a, b string) bool {
-	left, errLeft := os.Stat(a)
-	right, errRight := os.Stat(b)
-	return errLeft == nil && errRight == nil && os.SameFile(left, right)
 }

@@ -146,3 +146,10 @@ func SHA256(path string, limit int64) (string, error) {
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
+
+// Same tells whether two paths are of one file or folder.
+func Same(a, b string) bool {
+	left, errLeft := os.Stat(a)
+	right, errRight := os.Stat(b)
+	return errLeft == nil && errRight == nil && os.SameFile(left, right)
+}

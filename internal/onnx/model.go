@@ -50,6 +50,7 @@ const (
 	Int32  Element = 6
 	Int64  Element = 7
 	Bool   Element = 9
+	Half   Element = 10
 	Double Element = 11
 )
 
@@ -188,6 +189,17 @@ func (m *Model) Opset() int { return m.opset }
 func (m *Model) Input(name string, e Element, shape ...int) Value {
 	m.graph = append(m.graph, bytesField(graphInput, valueInfo(name, e, shape)))
 	return Value(name)
+}
+
+// Replace puts an input of another name and shape in the place of the input called name
+// of the graph that Parse read: make adds what computes the old one from it.
+func (m *Model) Replace(name, by string, e Element, shape []int, make func(Value) Value) {
+	old := string(m.Value(name))
+	m.graph = slices.DeleteFunc(m.graph, func(f field) bool { return f.number == graphInput && text(f.parts(), 1) == old })
+	before := m.graph
+	m.graph = nil
+	m.addNode("Identity", []string{old}, []Value{make(m.Input(by, e, shape...))})
+	m.graph = append(m.graph, before...) // nodes come after what they read
 }
 
 // Output makes v an output of the graph by the given name.

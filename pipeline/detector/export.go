@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"runtime/debug"
 	"slices"
 
@@ -33,6 +32,11 @@ type ExportOptions struct {
 	Model        string // folder of the backbone; "" takes the detector's own
 	KeepOutputs  bool   // keep the backbone's outputs beside the verdict
 
+	// AsClassifier writes the backbone and the detector as one classifier of a
+	// format, whose last class is [Unknown]; "" writes a graph of verdicts.
+	AsClassifier ClassifierFormat
+	KeepLogits   bool // the other classes are those of the backbone's own classifier
+
 	Backbone extractor.ModelOptions // how the backbone is opened: only AllowDriftedFeatures and Drifted count
 }
 
@@ -46,16 +50,21 @@ type ExportOptions struct {
 // [detector.ErrOtherModel]. A score that has no graph is an error that wraps
 // [posthoc.ErrNoGraph].
 //
-// Export writes detectors as ONNX graphs, from features or, with the
-// backbone, from prepared images to verdicts.
+// With AsClassifier the graph is what [ClassifierFormat] says.
 func Export(ctx context.Context, opts ExportOptions) error {
 	if n := len(opts.Detector.Folds); n > 0 {
 		return options.Errorf("Detector", "it judges by %d folds, each a whole detector, and a graph holds one: train with a share of the images or a feature set of its own to calibrate by, instead of folds, and export that", n)
 	}
+	if opts.AsClassifier != "" {
+		return exportClassifier(ctx, opts)
+	}
+	if opts.KeepLogits {
+		return options.Errorf("KeepLogits", "a graph of verdicts has no classes of the backbone; it goes with a classifier")
+	}
 	var m *onnx.Model
 	var err error
 	if opts.WithBackbone {
-		m, err = exportWithBackbone(ctx, opts)
+		m, err = exportWithBackbone(ctx, opts, mergeBackbone)
 	} else {
 		m, err = exportHead(opts)
 	}
@@ -85,11 +94,12 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 		return nil, err
 	}
 	input := inputInfo{"features", "float32", []int{onnx.Batch, d.Dim()}, "embeddings of images as extract makes them, not scaled"}
-	return m, setMetadata(m, d, input)
+	return m, setMetadata(m, d, input, verdictOutputs)
 }
 
-// exportWithBackbone makes the graph from prepared images to verdicts.
-func exportWithBackbone(ctx context.Context, opts ExportOptions) (_ *onnx.Model, err error) {
+// exportWithBackbone makes the graph from images on, with what merge makes of the open
+// backbone.
+func exportWithBackbone(ctx context.Context, opts ExportOptions, merge func(*extractor.Model, ExportOptions) (*onnx.Model, error)) (_ *onnx.Model, err error) {
 	d := opts.Detector
 	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted})
 	if err != nil {
@@ -100,29 +110,21 @@ func exportWithBackbone(ctx context.Context, opts ExportOptions) (_ *onnx.Model,
 	if !ok {
 		return nil, options.Errorf("WithBackbone", "the detector's features are pixels, and there is no backbone to put before it")
 	}
-	if here, err := os.Stat(model.File); err == nil {
-		if out, err := os.Stat(opts.Out); err == nil && os.SameFile(here, out) {
-			return nil, fmt.Errorf("export detector: %s is the backbone itself; name another file", opts.Out)
-		}
+	if disk.Same(opts.Out, model.File) || disk.Same(opts.Out, model.Dir) {
+		return nil, fmt.Errorf("export detector: %s is the backbone itself; choose another name", opts.Out)
 	}
-	m, err := mergeBackbone(model, opts)
+	m, err := merge(model, opts)
 	if err != nil {
 		return nil, fmt.Errorf("export with the backbone %s: %w", model.File, err)
 	}
 	return m, nil
 }
 
+// mergeBackbone makes the graph from prepared images to verdicts.
 func mergeBackbone(model *extractor.Model, opts ExportOptions) (*onnx.Model, error) {
-	data, err := disk.ReadFile(model.File, disk.Graph)
+	m, err := parseBackbone(model, opts, slices.Sorted(maps.Keys(verdictOutputs))...)
 	if err != nil {
 		return nil, err
-	}
-	m, err := onnx.Parse(data, model.File, slices.Sorted(maps.Keys(verdictOutputs))...)
-	if err != nil {
-		return nil, err
-	}
-	if opts.Opset != 0 && opts.Opset != m.Opset() {
-		return nil, fmt.Errorf("it has opset %d, and opset %d is asked for; a file has one", m.Opset(), opts.Opset)
 	}
 	if !opts.KeepOutputs {
 		m.DropOutputs()
@@ -134,16 +136,37 @@ func mergeBackbone(model *extractor.Model, opts ExportOptions) (*onnx.Model, err
 	}
 	m.Prune()
 
-	shape := []int{onnx.Batch, 3, model.Spec.Height, model.Spec.Width}
+	shape := []int{batchOf(model), 3, model.Spec.Height, model.Spec.Width}
 	if model.Layout() == preprocess.NHWC {
-		shape = []int{onnx.Batch, model.Spec.Height, model.Spec.Width, 3}
-	}
-	// A graph may take a fixed number of images, or mix those of a batch.
-	if one, two := model.Batch(1), model.Batch(2); one == two {
-		shape[0] = one
+		shape = []int{shape[0], model.Spec.Height, model.Spec.Width, 3}
 	}
 	input := inputInfo{string(m.Value(in.Name)), in.Type, shape, "images prepared as preprocess says"}
-	return m, setMetadata(m, opts.Detector, input)
+	return m, setMetadata(m, opts.Detector, input, verdictOutputs)
+}
+
+// parseBackbone reads the backbone's graph and renames in it what has a reserved name.
+func parseBackbone(model *extractor.Model, opts ExportOptions, reserved ...string) (*onnx.Model, error) {
+	data, err := disk.ReadFile(model.File, disk.Graph)
+	if err != nil {
+		return nil, err
+	}
+	m, err := onnx.Parse(data, model.File, reserved...)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Opset != 0 && opts.Opset != m.Opset() {
+		return nil, fmt.Errorf("it has opset %d, and opset %d is asked for; a file has one", m.Opset(), opts.Opset)
+	}
+	return m, nil
+}
+
+// batchOf is the number of images of a run, onnx.Batch where any will do: a graph may
+// take a fixed number, or mix the images of a batch.
+func batchOf(model *extractor.Model) int {
+	if one, two := model.Batch(1), model.Batch(2); one == two {
+		return one
+	}
+	return onnx.Batch
 }
 
 // inputInfo says what an exported graph is to be given.
@@ -155,7 +178,7 @@ type inputInfo struct {
 }
 
 // setMetadata sets the properties of an exported graph, all of them JSON.
-func setMetadata(m *onnx.Model, d *Detector, input inputInfo) error {
+func setMetadata(m *onnx.Model, d *Detector, input inputInfo, outputs map[string]string) error {
 	threshold := &d.Threshold
 	if math.IsInf(d.Threshold, -1) {
 		threshold = nil
@@ -173,7 +196,7 @@ func setMetadata(m *onnx.Model, d *Detector, input inputInfo) error {
 		value any
 	}{
 		{"input", input},
-		{"outputs", verdictOutputs},
+		{"outputs", outputs},
 		{"classes", d.Classes},
 		{"score", d.ScoreName()},
 		{"threshold", threshold},

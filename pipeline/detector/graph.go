@@ -30,17 +30,24 @@ var verdictOutputs = map[string]string{
 // addDetector adds all of a detector, from features [batch, D] of any float
 // type to the outputs; batch is the number of rows, or onnx.Batch.
 func addDetector(m *onnx.Model, d *Detector, features onnx.Value, batch int) error {
+	logConfidences, score, err := addJudging(m, d, features)
+	if err == nil {
+		addVerdict(m, d, logConfidences, score, batch)
+	}
+	return err
+}
+
+// addJudging adds what a verdict is made of: log φ [batch, C] and the score [batch, 1].
+func addJudging(m *onnx.Model, d *Detector, features onnx.Value) (logConfidences, score onnx.Value, err error) {
 	x := m.Cast(features, onnx.Double)
 	own := addHeads(m, d.Heads, x)
-	score := own.score
+	score = own.score
 	if d.Scoring != nil {
-		var err error
 		if score, err = addScoring(m, d.Scoring, x, own); err != nil {
-			return options.Errorf("Detector", "it cannot be exported: %w", err)
+			return "", "", options.Errorf("Detector", "it cannot be exported: %w", err)
 		}
 	}
-	addVerdict(m, d, own.logConfidences, score, batch)
-	return nil
+	return own.logConfidences, score, nil
 }
 
 // addScoring adds what a detector judges the rows x by, of which the heads say own.

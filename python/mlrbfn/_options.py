@@ -683,6 +683,14 @@ class ExportOptions(TypedDict, total=False):
     keep_outputs : bool, default False
         also output what the backbone itself outputs
 
+    as_classifier : str, default None
+        write the backbone and the detector as one classifier, whose last class is unknown, in a
+        FORMAT: ultralytics, transformers or triton
+
+    keep_logits : bool, default False
+        with as_classifier: the other classes are those of the backbone's own classifier (its
+        output logits)
+
     allow_drifted_features : bool, default False
         use a model though its features differ from before so far that verdicts could change
 
@@ -698,6 +706,8 @@ class ExportOptions(TypedDict, total=False):
     with_backbone: bool | None
     model: Path | None
     keep_outputs: bool | None
+    as_classifier: str | None
+    keep_logits: bool | None
     allow_drifted_features: bool | None
     onnxruntime: Path | None
     opset: int | None
