@@ -17,6 +17,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // maxIdle bounds the bytes of the file and of the picture, each, whose memory a
@@ -37,8 +39,8 @@ type ExtractOptions struct {
 	// more where that proves faster and bit-identical. A batch that is
 	// asked for may change the last bits of features.
 	Batch int
-	// MaxPixels bounds the size of a decoded image, and of all those that are
-	// in memory together; 0 is preprocess's bound.
+	// MaxPixels bounds the size of a decoded image; 0 is preprocess's bound. All that are
+	// decoded at once take about [DecodeMemory].
 	MaxPixels int64
 	// ImageTimeout bounds how long one image may take to decode; 0 is
 	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
@@ -151,7 +153,7 @@ func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions
 	if opts.MaxPixels == 0 {
 		opts.MaxPixels = preprocess.DefaultMaxPixels
 	}
-	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning, pixels: semaphore.NewWeighted(opts.MaxPixels)}
+	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning}
 	err := e.run(ctx)
 	return e.stats, err
 }
@@ -318,8 +320,14 @@ func (w *worker) finished(r Row, i int) error {
 	return w.deliver(r)
 }
 
+// DecodeMemory is how many bytes the images take together, about, that are decoded at once
+// by all extractions; an image that takes more is decoded alone.
+var DecodeMemory = sync.OnceValue(func() int64 { return min(spill.Default(), mostMapped()/2) / 2 })
+
+var decoding = sync.OnceValue(func() *semaphore.Weighted { return semaphore.NewWeighted(DecodeMemory()) })
+
 // load reads, hashes, decodes and preprocesses r's image into dst. While it does
-// so the image's pixels count against those that all workers may hold.
+// so it counts against the memory for decoding.
 func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 	if crop := r.Item.Cropped(); crop != nil {
 		return w.model.normalise(dst, crop)
@@ -336,19 +344,28 @@ func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 			return err
 		}
 	}
-	width, height, err := r.Item.Size(data)
-	if size := int64(width) * int64(height); err == nil && size <= w.decode.MaxPixels { // else decode says why
-		if err := w.pixels.Acquire(ctx, size); err != nil {
-			return err
-		}
-		defer w.pixels.Release(size)
+	size := min(r.Item.Cost(data, w.decode.MaxPixels).Bytes, DecodeMemory())
+	if err := decoding().Acquire(ctx, size); err != nil {
+		return err
 	}
+	free := func() { decoding().Release(size) }
+	defer func() { free() }()
 	timed, cancel := context.WithTimeout(ctx, w.opts.ImageTimeout)
 	defer cancel()
 	img, err := r.Item.Decode(timed, data, w.decode)
 	if err != nil {
 		if timed.Err() != nil {
 			w.file, w.decode.Reuse = nil, nil // a decoder that was left behind may still use them
+			if left, ok := errors.AsType[*preprocess.LeftBehind](err); ok {
+				release := free
+				free = func() {
+					parallel.Start(func() (none struct{}) {
+						<-left.Done
+						release()
+						return none
+					})
+				}
+			}
 		}
 		if timed.Err() != nil && ctx.Err() == nil {
 			return options.Errorf("ImageTimeout", "decoding takes more than %v: %w", w.opts.ImageTimeout, err)

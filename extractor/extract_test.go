@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/x448/float16"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
@@ -355,7 +354,7 @@ func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
 func TestMemoryOfALateDecoderIsNotUsedAgain(t *testing.T) {
 	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
 	w := &worker{
-		extraction: &extraction{model: m, opts: ExtractOptions{ImageTimeout: 1}, pixels: semaphore.NewWeighted(preprocess.DefaultMaxPixels)},
+		extraction: &extraction{model: m, opts: ExtractOptions{ImageTimeout: 1}},
 		decode:     preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reuse: image.NewNRGBA(image.Rect(0, 0, 9, 9))},
 	}
 	r := Row{Item: large(t)}
@@ -569,4 +568,33 @@ func BenchmarkExtract(b *testing.B) {
 			})
 		}
 	}
+}
+
+// held looks at the memory for decoding while an image is prepared.
+type held struct {
+	model
+	t *testing.T
+}
+
+func (h held) prepare(dst []float32, img *image.NRGBA) error {
+	if decoding().TryAcquire(DecodeMemory()) {
+		h.t.Error("an image is decoded, and takes none of the memory for decoding")
+		decoding().Release(DecodeMemory())
+	}
+	return h.model.prepare(dst, img)
+}
+
+// TestDecodeMemory: whatever extracts, an image takes its part of the memory for decoding
+// until it is done, and gives it back.
+func TestDecodeMemory(t *testing.T) {
+	m := held{openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{}), t}
+	items := append(greys(t, 9), large(t))
+	stats, err := extract(t.Context(), m, images.Of(items...), ExtractOptions{}, func(Row) error { return nil })
+	if err != nil || stats.Done != len(items) {
+		t.Errorf("%+v, %v", stats, err)
+	}
+	if !decoding().TryAcquire(DecodeMemory()) {
+		t.Fatal("memory for decoding was not given back")
+	}
+	decoding().Release(DecodeMemory())
 }

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -53,7 +51,6 @@ type extraction struct {
 	opts   ExtractOptions
 	sink   func(Row) error
 	tuning tuning
-	pixels *semaphore.Weighted // all workers' images together have at most opts.MaxPixels
 
 	taken atomic.Int64 // images that workers have taken
 

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
@@ -31,7 +29,6 @@ func tuned(t *testing.T, m *Model, items []images.Item, workers int) ([]Row, Pla
 			return nil
 		},
 		tuning: tuning{part: 1000, most: time.Hour}, // however slow the machine is
-		pixels: semaphore.NewWeighted(preprocess.DefaultMaxPixels),
 	}
 	if err := e.run(t.Context()); err != nil {
 		t.Fatal(err)

@@ -41,16 +41,17 @@ func Hash(ctx context.Context, data []byte) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Size returns the width and height of an image, given what Read returned.
-func (item *Item) Size(data []byte) (width, height int, err error) {
-	if item.idx != nil {
-		return item.idx.Cols, item.idx.Rows, nil
-	}
-	if item.decoded() {
+// Cost is preprocess.CostOf of an image, given what Read returned.
+func (item *Item) Cost(data []byte, maxPixels int64) preprocess.Cost {
+	const pixel = 4 // bytes
+	switch {
+	case item.idx != nil:
+		return preprocess.Cost{Bytes: pixel * int64(item.idx.Cols) * int64(item.idx.Rows)}
+	case item.decoded():
 		size := item.memory.pixels.Bounds()
-		return size.Dx(), size.Dy(), nil
+		return preprocess.Cost{Bytes: pixel * int64(size.Dx()) * int64(size.Dy())}
 	}
-	return preprocess.Size(data)
+	return preprocess.CostOf(data, maxPixels)
 }
 
 // orientation returns the EXIF orientation of an image, given what read returned.

@@ -193,7 +193,9 @@ func (f *format) recover(err *error) {
 // where a decoder panics, and so are images above MaxPixels, which is checked
 // before pixels are read. A JPEG with broken data that Pillow reads becomes what
 // libjpeg-turbo makes of it; a TIFF of CCITT, JPEG or YCbCr strips and a WebP are
-// errors also where libtiff and libwebp make something of broken data.
+// errors also where libtiff and libwebp make something of broken data. So are files that
+// ask for work out of all proportion to their pixels and bytes: hundreds of scans of a JPEG,
+// strips of a TIFF that lie over each other, thousands of profiles of a PNG.
 //
 // Once ctx is cancelled Decode returns an error that wraps ctx.Err(). Decoders
 // stop at the next read or row of pixels; one that does not is left behind to
@@ -231,8 +233,17 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 	case <-decoding.Done():
 	case <-time.After(grace):
 	}
-	return nil, fmt.Errorf("cannot read %s: %w", f.name, ctx.Err())
+	return nil, &LeftBehind{decoding.Done(), fmt.Errorf("cannot read %s: %w", f.name, ctx.Err())}
 }
+
+// LeftBehind is the error of Decode for a decoder that may not have ended yet.
+type LeftBehind struct {
+	Done <-chan struct{} // is closed when it has
+	err  error
+}
+
+func (e *LeftBehind) Error() string { return e.err.Error() }
+func (e *LeftBehind) Unwrap() error { return e.err }
 
 // pixels decodes a file whose header is read, and turns it.
 func (f *format) pixels(ctx context.Context, data []byte, picture pillow.Picture, opts DecodeOptions) (*image.NRGBA, error) {

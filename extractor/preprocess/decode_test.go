@@ -332,3 +332,23 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+// TestCostOf: a file costs at least the memory of its pixels, and none where it is refused
+// for its header or its pixels.
+func TestCostOf(t *testing.T) {
+	for _, file := range decodeFiles(t) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		width, height, err := Size(data)
+		pixels := int64(width) * int64(height)
+		c := CostOf(data, pixels)
+		if err == nil && (c.Bytes < 4*pixels || c.Time <= 0) || err != nil && c != (Cost{}) {
+			t.Errorf("%s of %d pixels costs %+v (%v)", file, pixels, c, err)
+		}
+		if c := CostOf(data, pixels-1); c != (Cost{}) {
+			t.Errorf("%s is above the limit and costs %+v", file, c)
+		}
+	}
+}

@@ -23,7 +23,7 @@ func photographs(b *testing.B) [][]byte {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if c, err := DecodeConfig(data); err == nil && c == (Config{500, 375, 3}) {
+		if c, err := DecodeConfig(data); err == nil && c == (Config{Width: 500, Height: 375, Components: 3}) {
 			found = append(found, data)
 		}
 	}

@@ -24,9 +24,15 @@ import (
 // maxSide is the largest width and height that libjpeg decodes.
 const maxSide = 65500
 
-// maxScans bounds the number of passes over the blocks of a file. An encoder makes
-// about ten scans; at most, each coefficient could have 14 scans of its own.
-const maxScans = 1000
+// What the scans of a file may ask for: in the mean, that each coefficient of each block is
+// read in so many of them, or that of mostSmall blocks, if it has fewer. A scan of few
+// bytes can go over all blocks. Encoders make about ten scans, in which a coefficient is read
+// three times.
+const (
+	mostReads   = 8
+	mostSmall   = 1 << 16
+	readOfBlock = 4 // coefficients that take as long as going to a block
+)
 
 // block holds the coefficients of 8×8 samples, in rows.
 type block [64]int16
@@ -134,6 +140,8 @@ func (d *decoder) header() error {
 type Config struct {
 	Width, Height int // in pixels
 	Components    int // 1 for grey, 3 for YCbCr or RGB, 4 for CMYK or YCCK; or 2
+
+	Scans, Lossless, Arithmetic bool // whether it has several scans, and how it is coded
 }
 
 // DecodeConfig reads the header of a file, up to where its first scan begins.
@@ -144,7 +152,10 @@ func DecodeConfig(data []byte) (Config, error) {
 	if err := d.header(); err != nil {
 		return Config{}, err
 	}
-	return Config{d.width, d.height, len(d.components)}, nil
+	return Config{
+		d.width, d.height, len(d.components),
+		len(d.scan) < len(d.components) || d.progressive, d.predicted, d.arithmetic,
+	}, nil
 }
 
 // Options say how Decode decodes. The zero value decodes all of an image.
@@ -209,13 +220,18 @@ func Samples(ctx context.Context, data []byte, ycc bool, limit int) (samples []b
 	if err := d.decode(ctx); err != nil {
 		return nil, Config{}, err
 	}
-	return d.pix, Config{d.width, d.height, n}, nil
+	return d.pix, Config{Width: d.width, Height: d.height, Components: n}, nil
 }
 
 // decode reads the image data after the header.
 func (d *decoder) decode(ctx context.Context) error {
 	if err := d.setUp(); err != nil {
 		return err
+	}
+	if d.several {
+		if err := d.checkScans(); err != nil {
+			return err
+		}
 	}
 	switch {
 	case d.predicted:
@@ -224,6 +240,41 @@ func (d *decoder) decode(ctx context.Context) error {
 		return d.allScans(ctx)
 	}
 	return d.onePass(ctx)
+}
+
+// checkScans refuses a file whose scans ask for far more work than those of encoders, by
+// their headers alone.
+func (d *decoder) checkScans() error {
+	blocks := func(all []*component) (n int) {
+		for _, c := range all {
+			n += c.blocksWide * c.blocksHigh
+		}
+		return n
+	}
+	every := 0
+	for i := range d.components {
+		every += d.components[i].blocksWide * d.components[i].blocksHigh
+	}
+	left := mostReads * 64 * max(every, mostSmall)
+	m := d.markers
+	for m.components = slices.Clone(m.components); ; {
+		reads := 64
+		if m.progressive {
+			reads = m.last - m.first + 1
+		}
+		if left -= max(blocks(m.scan), 64) * (max(reads, 1) + readOfBlock); left < 0 {
+			return fmt.Errorf("its scans, %d and more, ask for too much work", m.scans)
+		}
+		m.scan = nil // that of d stays
+		for m.pending = mRST0; m.pending >= mRST0 && m.pending <= mRST7; {
+			if m.next() != nil {
+				return nil
+			}
+		}
+		if marker, err := m.until(); err != nil || marker == mEOI {
+			return nil // what is wrong is found when it is read
+		}
+	}
 }
 
 // canvas returns an image of a size, in the memory of reuse if that is large enough.
@@ -305,9 +356,6 @@ func sized[T any](s []T, n int) []T {
 
 // beginScan prepares for the scan whose header was just read.
 func (d *decoder) beginScan() error {
-	if d.scans > maxScans {
-		return fmt.Errorf("more than %d scans", maxScans)
-	}
 	blocks := 0
 	for _, c := range d.scan {
 		blocks += c.h * c.v

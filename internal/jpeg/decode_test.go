@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -167,15 +168,23 @@ func anyFile(t testing.TB, prefix string) []byte {
 	return nil
 }
 
-// TestScanBomb: a few bytes of a file can ask for a pass over all blocks.
+// TestScanBomb: a few bytes of a file can ask for a pass over all blocks. Files that do so
+// far more often than any encoder are refused before anything is decoded.
 func TestScanBomb(t *testing.T) {
 	file := anyFile(t, "scans-dc-1x1")
-	scan := bytes.Index(file, []byte{0xff, mSOS})
-	body := file[scan : len(file)-2]
-	bomb := append(bytes.Clone(file[:len(file)-2]), bytes.Repeat(body, maxScans)...)
-	bomb = append(bomb, 0xff, mEOI)
-	if _, err := Decode(t.Context(), bomb, Options{}); err == nil || !strings.Contains(err.Error(), "more than 1000 scans") {
-		t.Errorf("error is %v, want one about scans", err)
+	frame, scan := bytes.Index(file, []byte{0xff, mSOF2}), bytes.Index(file, []byte{0xff, mSOS})
+	for _, tt := range []struct {
+		side, scans int
+		bad         bool
+	}{{64, 1000, false}, {512, 20000, true}, {7000, 20, false}, {7000, 300, true}} {
+		bomb := bytes.Clone(file[:len(file)-2])
+		binary.BigEndian.PutUint16(bomb[frame+5:], uint16(tt.side))
+		binary.BigEndian.PutUint16(bomb[frame+7:], uint16(tt.side))
+		bomb = append(append(bomb, bytes.Repeat(file[scan:len(file)-2], tt.scans)...), 0xff, mEOI)
+		_, err := Decode(&testenv.Countdown{Context: t.Context()}, bomb, Options{}) // which ends at the first row
+		if bad := err != nil && strings.Contains(err.Error(), "too much work"); bad != tt.bad || err == nil {
+			t.Errorf("%d scans of %d×%d: %v", tt.scans, tt.side, tt.side, err)
+		}
 	}
 }
 
@@ -242,7 +251,7 @@ func TestSamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain, config, err := Samples(t.Context(), file, false, 1<<20)
-	if err != nil || config != (Config{img.Rect.Dx(), img.Rect.Dy(), 3}) {
+	if err != nil || config != (Config{Width: img.Rect.Dx(), Height: img.Rect.Dy(), Components: 3}) {
 		t.Fatalf("samples are %v (%v), want %v", config, err, img.Rect)
 	}
 	converted, _, err := Samples(t.Context(), file, true, 1<<20)

@@ -135,34 +135,49 @@ func readDirectory(data []byte, offset uint64) (*ifd, error) {
 	return d, nil
 }
 
-// ints returns the whole numbers of a tag; nil if the tag is missing or of another
-// type.
-func (d *ifd) ints(tag uint16) []int {
+// count returns how many whole numbers a tag has: none if it is missing or of another type.
+func (d *ifd) count(tag uint16) int {
 	f := d.tags[tag]
-	size := int(fieldSizes[f.kind])
+	switch f.kind {
+	case typeShort, typeSShort, typeLong, typeIFD, typeSLong, typeLong8:
+		return len(f.data) / int(fieldSizes[f.kind])
+	}
+	return 0
+}
+
+// at returns whole number i of a tag.
+func (d *ifd) at(tag uint16, i int) int {
+	f := d.tags[tag]
+	v := f.data[i*int(fieldSizes[f.kind]):]
+	switch f.kind {
+	case typeShort:
+		return int(d.order.Uint16(v))
+	case typeSShort:
+		return int(int16(d.order.Uint16(v)))
+	case typeSLong:
+		return int(int32(d.order.Uint32(v)))
+	case typeLong8:
+		return int(d.order.Uint64(v) & (1<<63 - 1))
+	}
+	return int(d.order.Uint32(v))
+}
+
+// ints returns the whole numbers of a tag; nil if it has none.
+func (d *ifd) ints(tag uint16) []int {
 	var values []int
-	for at := 0; size > 0 && at+size <= len(f.data); at += size {
-		v := f.data[at:]
-		switch f.kind {
-		case typeShort:
-			values = append(values, int(d.order.Uint16(v)))
-		case typeSShort:
-			values = append(values, int(int16(d.order.Uint16(v))))
-		case typeLong, typeIFD:
-			values = append(values, int(d.order.Uint32(v)))
-		case typeSLong:
-			values = append(values, int(int32(d.order.Uint32(v))))
-		case typeLong8:
-			values = append(values, int(d.order.Uint64(v)&(1<<63-1)))
-		}
+	if n := d.count(tag); n > 0 {
+		values = make([]int, n)
+	}
+	for i := range values {
+		values[i] = d.at(tag, i)
 	}
 	return values
 }
 
 // int returns the first whole number of a tag, or the value of otherwise if there is none.
 func (d *ifd) int(tag uint16, otherwise int) int {
-	if values := d.ints(tag); len(values) > 0 {
-		return values[0]
+	if d.count(tag) > 0 {
+		return d.at(tag, 0)
 	}
 	return otherwise
 }

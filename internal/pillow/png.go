@@ -26,6 +26,7 @@ type png struct {
 	frames        uint32    // of an animation
 	sequence      uint32    // of the chunks of an animation: the next number
 	text          int       // bytes of text so far
+	inflated      int       // bytes that were decompressed for texts and profiles
 }
 
 // Colour types of PNG.
@@ -166,7 +167,7 @@ func (p *png) read(c chunk, before bool) error {
 		if len(profile) == 0 || profile[0] != 0 {
 			return errors.New("its compression is not supported")
 		}
-		_, err := inflateText(profile[1:])
+		_, err := p.inflate(profile[1:])
 		return err
 	case "tEXt", "zTXt", "iTXt":
 		return p.readText(c)
@@ -196,7 +197,7 @@ func (p *png) readText(c chunk) error {
 		if text[0] != 0 {
 			return fmt.Errorf("compression %d is not supported", text[0])
 		}
-		n, err := inflateText(text[1:])
+		n, err := p.inflate(text[1:])
 		if err != nil {
 			return err
 		}
@@ -212,7 +213,7 @@ func (p *png) readText(c chunk) error {
 				return nil
 			}
 			var err error
-			if n, err = inflateText(parts[2]); err != nil {
+			if n, err = p.inflate(parts[2]); err != nil {
 				return err
 			}
 		}
@@ -226,14 +227,25 @@ func (p *png) readText(c chunk) error {
 	return nil
 }
 
-// inflateText returns the length of a compressed text. A broken text is no error,
+// maxInflated bounds what is decompressed beside the pixels, where to begin counts as
+// inflateBegin bytes. Pillow has no such bound for profiles, of which files have one.
+const (
+	maxInflated  = 80 * maxText
+	inflateBegin = 1 << 13
+)
+
+// inflate returns the length of a compressed text. A broken text is no error,
 // since Pillow accepts the readable part of it.
-func inflateText(data []byte) (int, error) {
+func (p *png) inflate(data []byte) (int, error) {
+	if p.inflated += inflateBegin; p.inflated > maxInflated {
+		return 0, fmt.Errorf("more than %d bytes in compressed texts and profiles", maxInflated)
+	}
 	r, err := zlib.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return 0, nil
 	}
 	n, _ := io.Copy(io.Discard, io.LimitReader(r, maxText+1))
+	p.inflated += int(n)
 	if n > maxText {
 		return 0, fmt.Errorf("a compressed text of more than %d bytes", maxText)
 	}
@@ -257,6 +269,12 @@ func (p *png) check() error {
 }
 
 func (p *png) Size() (width, height int) { return p.width, p.height }
+
+// pngSamples are the samples of a pixel of each colour type.
+var pngSamples = [8]int{pngGrey: 1, pngRGB: 3, pngPalette: 1, pngGreyAlpha: 2, pngRGBA: 4}
+
+// Depth is the bits of a pixel in the file.
+func (p *png) Depth() int { return pngSamples[p.colour] * int(p.depth) }
 
 func (p *png) Pixels(ctx context.Context) (*image.NRGBA, error) {
 	frame := p.frame
@@ -324,8 +342,7 @@ var adam7 = []pass{{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4}, {0, 2
 
 // passes decodes the rows of all passes.
 func (p *png) passes(ctx context.Context, img *image.NRGBA, frame rectangle, passes []pass, stream io.Reader) error {
-	samples := map[uint8]int{pngGrey: 1, pngRGB: 3, pngPalette: 1, pngGreyAlpha: 2, pngRGBA: 4}[p.colour]
-	bits := samples * int(p.depth)
+	bits := p.Depth()
 	width, height := frame.x1-frame.x0, frame.y1-frame.y0
 	longest := 1 + (width*bits+7)/8
 	this, above := make([]uint8, longest), make([]uint8, longest)

@@ -90,12 +90,12 @@ func OpenTIFF(data []byte) (*TIFF, error) {
 		switch tag {
 		case tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFillOrder, tagStripOffsets, tagSamples, tagRowsPerStrip,
 			tagPlanar, tagTileWidth, tagTileHeight, tagTileOffsets, tagExtraSamples, tagSampleFormat:
-			if len(dir.ints(tag)) == 0 {
+			if dir.count(tag) == 0 {
 				return nil, fmt.Errorf("tag %d is not a whole number", tag)
 			}
 		}
 	}
-	if len(dir.ints(tagPhotometric)) > 1 {
+	if dir.count(tagPhotometric) > 1 {
 		t.photometric = tiffWhiteIsZero // as if the tag were missing
 	}
 	if t.width < 1 || t.height < 1 || t.width > math.MaxUint32 || t.height > math.MaxUint32 {
@@ -239,6 +239,12 @@ func (t *TIFF) readPalette() error {
 
 // readTiles reads how the pixels are cut.
 func (t *TIFF) readTiles() error {
+	// Far too many strips, or strips that lie over each other, would be work that is out of
+	// proportion to the file.
+	const strips, perStrip, overlap, beside = 1 << 16, 1 << 8, 4, 1 << 24
+	if n := max(t.count(tagStripOffsets), t.count(tagTileOffsets)); n > max(strips, t.width*t.height/perStrip) {
+		return fmt.Errorf("%d strips or tiles are too many for %d×%d pixels", n, t.width, t.height)
+	}
 	t.offsets, t.counts = t.ints(tagStripOffsets), t.ints(tagStripByteCounts)
 	t.tileWidth, t.tileHeight = t.width, t.int(tagRowsPerStrip, t.height)
 	if len(t.offsets) == 0 {
@@ -250,6 +256,13 @@ func (t *TIFF) readTiles() error {
 	const slack = 1 << 22
 	if len(t.offsets) == 0 || t.tileWidth < 1 || t.tileHeight < 1 || t.tileWidth > (2*t.width*t.height+slack)/min(t.tileHeight, t.height) {
 		return fmt.Errorf("%d strips or tiles of %d×%d pixels are not supported", len(t.offsets), t.tileWidth, t.tileHeight)
+	}
+	var bytes int
+	for _, n := range t.counts {
+		bytes += max(0, min(n, len(t.data)))
+	}
+	if t.compression != tiffNone && bytes > overlap*len(t.data)+beside {
+		return fmt.Errorf("its strips or tiles have %d bytes, and the file has %d", bytes, len(t.data))
 	}
 	if size, direct := t.mapped(); direct && len(t.offsets) == 1 && t.offsets[0] >= 0 && t.offsets[0] <= len(t.data)-size {
 		t.tileHeight = t.height
@@ -277,6 +290,11 @@ func (t *TIFF) mapped() (size int, direct bool) {
 
 // Size returns the width and height as stored, before the orientation is applied.
 func (t *TIFF) Size() (width, height int) { return t.width, t.height }
+
+// Depth is the bits of a pixel in the file, and Compressed tells whether they are
+// compressed.
+func (t *TIFF) Depth() int       { return t.samples * t.bits }
+func (t *TIFF) Compressed() bool { return t.compression != tiffNone }
 
 // Orientation is the EXIF orientation of the image; 1 is upright.
 func (t *TIFF) Orientation() int { return t.orientation() }
