@@ -35,7 +35,7 @@ type judging interface {
 	all(ctx context.Context, d *pool.Used, source string, pictures []picture) []outcome
 	rows(ctx context.Context, d *pool.Loaded, source string, rows []float32) ([]outcome, error)
 	addReasons(ctx context.Context, d *pool.Loaded, outcomes []outcome)
-	seats() *seats
+	seats(context.Context) *seats
 }
 
 // judgeRequests are the requests that have images or features judged.
@@ -66,7 +66,7 @@ func (q *judgeRequests) detect(ctx context.Context, r *http.Request) (any, error
 		return nil, err
 	}
 	defer d.Release()
-	seats := q.judge.seats()
+	seats := q.judge.seats(ctx)
 	defer seats.leave()
 	start := time.Now()
 	pictures, several, err := q.pictures(r, seats)
@@ -135,22 +135,28 @@ func (q *judgeRequests) bound(r *http.Request) error {
 	return nil
 }
 
-// readAll reads what a client sends, of so many bytes or −1 if that is not known. What
-// goes wrong there is the client's fault.
+// readAll reads what a client sends, of so many bytes or −1 if that is not known. It takes
+// memory as the bytes come. What goes wrong there is the client's fault.
 func readAll(r io.Reader, size int64, seats *seats) ([]byte, error) {
-	const first, most = 16 << 10, 1 << 20 // bytes to begin with; a client may claim anything
-	if size < 0 {
-		size = first
-	}
+	const first = 16 << 10 // bytes to begin with; a client may claim anything
 	var data []byte
-	for want := min(int(size)+1, most); ; want = cap(data) {
-		if err := seats.take(0, int64(want)); err != nil {
-			return nil, err
+	for {
+		if len(data) == cap(data) {
+			room := max(first, 2*cap(data))
+			if size >= 0 {
+				room = min(room, int(size)+1)
+			}
+			if room <= cap(data) {
+				room = 2 * cap(data) // it is more than was said
+			}
+			if err := seats.take(0, int64(room-cap(data))); err != nil {
+				return nil, err
+			}
+			data = append(make([]byte, 0, room), data...)
 		}
-		data = append(make([]byte, 0, len(data)+want), data...)
-		n, err := io.ReadFull(r, data[len(data):cap(data)])
+		n, err := r.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
+		if err == io.EOF {
 			return data, nil
 		}
 		if err != nil {
@@ -171,12 +177,14 @@ func readError(err error) error {
 	return refuse(http.StatusBadRequest, "the request could not be read")
 }
 
-// pictures reads the images of a request, and takes places for them: the first before
-// anything is read, so that what waits takes bounded memory.
+// pictures reads the images of a request, and takes places for them when they were read: who
+// is slow keeps nobody out. What is read takes bounded memory.
 func (q *judgeRequests) pictures(r *http.Request, seats *seats) (all []picture, several bool, err error) {
-	if err := seats.take(1, 0); err != nil {
-		return nil, false, err
-	}
+	defer func() {
+		if err == nil {
+			err = seats.take(len(all), 0)
+		}
+	}()
 	if err := q.bound(r); err != nil {
 		return nil, false, err
 	}
@@ -202,11 +210,6 @@ func (q *judgeRequests) pictures(r *http.Request, seats *seats) (all []picture, 
 		}
 		if len(all) == q.maxImages {
 			return nil, true, refuse(http.StatusRequestEntityTooLarge, "a request may have %d images", q.maxImages)
-		}
-		if len(all) > 0 {
-			if err := seats.take(1, 0); err != nil {
-				return nil, true, err
-			}
 		}
 		data, err := readAll(part, -1, seats)
 		if err != nil {

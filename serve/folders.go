@@ -112,12 +112,14 @@ func (s *folders) image(ctx context.Context, source string, img images.WatchedIm
 	if img.Err != nil {
 		return s.note(ctx, source, img, img.Err)
 	}
-	for !s.judge.enter(1, 0) {
+	client := clientOf(ctx)
+	for s.judge.enter(client, 1, 0) != nil {
 		if err := wait(ctx, folderPause); err != nil {
 			return err
 		}
 	}
-	defer s.judge.leave(1, 0)
+	defer s.judge.leave(client, 1, 0)
+	ctx = context.WithValue(ctx, caller{}, who{address: "folder " + source})
 	d := s.detectors.Use("")
 	defer d.Release()
 	o := s.judge.one(ctx, d, picture{id: img.ID, name: nameOf(img.Path), data: img.Data})

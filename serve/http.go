@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -8,12 +9,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/access"
@@ -39,9 +42,11 @@ func (s *Server) Handler() http.Handler {
 // route binds a pattern of [http.ServeMux] to its handler.
 type route struct {
 	pattern string
-	open    bool     // no token is needed
-	page    bool     // part of the page, which /openapi.json leaves out
-	answer  question // or
+	open    bool        // no token is needed
+	role    access.Role // that a token needs; "" is any
+	body    bool        // has images, and counts for its client when they were read
+	page    bool        // part of the page, which /openapi.json leaves out
+	answer  question    // or
 	stream  http.HandlerFunc
 }
 
@@ -66,44 +71,44 @@ func (s *Server) routes() []route {
 		store: s.opts.Store, memory: s.memory, watch: s.drift, detectors: s.detectors, alpha: s.opts.Alpha, token: s.tokens != nil, log: s.log,
 	}
 	return append(page.routes(), []route{
-		{pattern: "POST /v1/detect", answer: judge.detect},
-		{pattern: "GET /v1/shadows", answer: s.judge.shadows.answer},
-		{pattern: "GET /v1/verdicts", answer: memory.ask(memory.list)},
-		{pattern: "GET /v1/verdicts/{id}", answer: memory.ask(memory.get)},
-		{pattern: "GET /v1/counts", answer: memory.ask(memory.count)},
-		{pattern: "POST /v1/reviews", answer: memory.ask(memory.review)},
-		{pattern: "GET /v1/images/{hash}", answer: memory.image},
-		{pattern: "GET /v1/queue", answer: memory.ask(reviews.queue)},
-		{pattern: "GET /v1/discover", answer: memory.ask(reviews.discover)},
-		{pattern: "GET /v1/detectors/{name}/images/{row}", answer: reviews.trainingImage},
-		{pattern: "GET /v1/detectors/{name}/thresholds", answer: reviews.thresholds},
-		{pattern: "GET /v1/events", stream: s.listenToEvents},
-		{pattern: "GET /v1/broken", answer: s.folders.listBroken},
-		{pattern: "GET /v1/drift", answer: drift.list},
-		{pattern: "GET /v1/drift/course", answer: memory.ask(drift.course)},
-		{pattern: "POST /v1/drift/reset", answer: drift.reset},
-		{pattern: "GET /v1/learn", answer: learning.ask(learning.whatToLearn)},
-		{pattern: "POST /v1/learn", answer: learning.ask(learning.startLearning)},
-		{pattern: "GET /v1/jobs", answer: learning.ask(learning.listJobs)},
-		{pattern: "GET /v1/jobs/{id}", answer: learning.ask(learning.getJob)},
-		{pattern: "POST /v1/jobs/{id}/cancel", answer: learning.ask(learning.cancelJob)},
-		{pattern: "GET /v1/detectors/{name}", answer: learning.ask(learning.getDetector)},
-		{pattern: "POST /v1/detectors/{name}/activate", answer: learning.ask(learning.activate)},
-		{pattern: "GET /v1/detectors/{name}/calibration", answer: learning.ask(learning.getCalibration)},
-		{pattern: "POST /v1/detectors/{name}/calibration", answer: learning.ask(learning.trim)},
+		{pattern: "POST /v1/detect", role: access.Judge, body: true, answer: judge.detect},
+		{pattern: "GET /v1/shadows", role: access.Read, answer: s.judge.shadows.answer},
+		{pattern: "GET /v1/verdicts", role: access.Read, answer: memory.ask(memory.list)},
+		{pattern: "GET /v1/verdicts/{id}", role: access.Read, answer: memory.ask(memory.get)},
+		{pattern: "GET /v1/counts", role: access.Read, answer: memory.ask(memory.count)},
+		{pattern: "POST /v1/reviews", role: access.Review, answer: memory.ask(memory.review)},
+		{pattern: "GET /v1/images/{hash}", role: access.Read, answer: memory.image},
+		{pattern: "GET /v1/queue", role: access.Read, answer: memory.ask(reviews.queue)},
+		{pattern: "GET /v1/discover", role: access.Read, answer: memory.ask(reviews.discover)},
+		{pattern: "GET /v1/detectors/{name}/images/{row}", role: access.Read, answer: reviews.trainingImage},
+		{pattern: "GET /v1/detectors/{name}/thresholds", role: access.Read, answer: reviews.thresholds},
+		{pattern: "GET /v1/events", role: access.Read, stream: s.listenToEvents},
+		{pattern: "GET /v1/broken", role: access.Read, answer: s.folders.listBroken},
+		{pattern: "GET /v1/drift", role: access.Read, answer: drift.list},
+		{pattern: "GET /v1/drift/course", role: access.Read, answer: memory.ask(drift.course)},
+		{pattern: "POST /v1/drift/reset", role: access.Operate, answer: drift.reset},
+		{pattern: "GET /v1/learn", role: access.Read, answer: learning.ask(learning.whatToLearn)},
+		{pattern: "POST /v1/learn", role: access.Operate, answer: learning.ask(learning.startLearning)},
+		{pattern: "GET /v1/jobs", role: access.Read, answer: learning.ask(learning.listJobs)},
+		{pattern: "GET /v1/jobs/{id}", role: access.Read, answer: learning.ask(learning.getJob)},
+		{pattern: "POST /v1/jobs/{id}/cancel", role: access.Operate, answer: learning.ask(learning.cancelJob)},
+		{pattern: "GET /v1/detectors/{name}", role: access.Read, answer: learning.ask(learning.getDetector)},
+		{pattern: "POST /v1/detectors/{name}/activate", role: access.Operate, answer: learning.ask(learning.activate)},
+		{pattern: "GET /v1/detectors/{name}/calibration", role: access.Read, answer: learning.ask(learning.getCalibration)},
+		{pattern: "POST /v1/detectors/{name}/calibration", role: access.Operate, answer: learning.ask(learning.trim)},
 		{pattern: "GET /v2", open: true, answer: models.server},
 		{pattern: "GET /v2/health/live", open: true, answer: models.live},
 		{pattern: "GET /v2/health/ready", open: true, answer: models.serves},
 		{pattern: "GET /v2/models/{name}", answer: models.metadata},
 		{pattern: "GET /v2/models/{name}/ready", answer: models.ready},
 		{pattern: "GET /v2/models/{name}/config", answer: models.config},
-		{pattern: "POST /v2/models/{name}/infer", answer: judge.infer},
+		{pattern: "POST /v2/models/{name}/infer", role: access.Judge, body: true, answer: judge.infer},
 		{pattern: "GET /v2/models/{name}/versions/{version}", answer: models.metadata},
 		{pattern: "GET /v2/models/{name}/versions/{version}/ready", answer: models.ready},
 		{pattern: "GET /v2/models/{name}/versions/{version}/config", answer: models.config},
-		{pattern: "POST /v2/models/{name}/versions/{version}/infer", answer: judge.infer},
+		{pattern: "POST /v2/models/{name}/versions/{version}/infer", role: access.Judge, body: true, answer: judge.infer},
 		{pattern: "POST /v2/repository/index", answer: models.index},
-		{pattern: "POST /v2/repository/models/{name}/load", answer: models.load},
+		{pattern: "POST /v2/repository/models/{name}/load", role: access.Operate, answer: models.load},
 		{pattern: "GET /healthz", open: true, answer: models.live},
 		{pattern: "GET /readyz", open: true, answer: models.serves},
 		{pattern: "GET /openapi.json", open: true, answer: describe(s.tokens != nil)},
@@ -193,13 +198,23 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // guarded refuses requests of who may not use the service, or too much of it.
 func (s *Server) guarded(mux *http.ServeMux, routes []route) http.Handler {
-	open := map[string]bool{}
+	known := map[string]route{}
 	for _, r := range routes {
-		open[r.pattern] = r.open
+		known[r.pattern] = r
 	}
 	foreign := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, pattern := mux.Handler(r)
+		handler, pattern := mux.Handler(r)
+		route := known[pattern]
+		var bearer access.Bearer
+		ok := true
+		if s.tokens != nil {
+			bearer, ok = s.tokens.Bearer(r)
+		}
+		spare, _ := r.Context().Value(spareConn{}).(bool)
+		if spare || s.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
 		switch {
 		case !access.OwnHost(r, s.opts.Hosts):
 			s.fail(w, r, http.StatusMisdirectedRequest, "this service is not called by that host name")
@@ -207,26 +222,103 @@ func (s *Server) guarded(mux *http.ServeMux, routes []route) http.Handler {
 		case foreign.Check(r) != nil:
 			s.fail(w, r, http.StatusForbidden, "a page of another site may not do this")
 			return
-		case !open[pattern] && s.tokens != nil && !s.tokens.Allow(r):
+		case !route.open && spare:
+			s.busy(w, r, fmt.Sprintf("more than %d connections from one address", s.opts.PerClientConns))
+			return
+		case !route.open && !ok:
+			s.wrong.slow(r.Context(), access.ClientOf(r.RemoteAddr))
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			s.fail(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
 			return
+		case !route.open && !bearer.May(route.role):
+			s.fail(w, r, http.StatusForbidden, fmt.Sprintf("the token of %s has not the role %s", bearer.Name, route.role))
+			return
+		case pattern == "":
+			s.unknown(w, r, handler)
+			return
 		}
-		if !open[pattern] {
-			if !s.clients.Enter(r.RemoteAddr) {
-				s.busy(w, r, fmt.Sprintf("more than %d requests at once from one address", s.opts.PerClient))
+		asks := who{bearer, r.RemoteAddr}
+		r = r.WithContext(context.WithValue(r.Context(), caller{}, asks))
+		if !route.open && !route.body {
+			if client := clientOf(r.Context()); !s.clients.Enter(client) {
+				s.failed(w, r, errBusyClient)
 				return
+			} else {
+				defer s.clients.Leave(client)
 			}
-			defer s.clients.Leave(r.RemoteAddr)
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// spareConn is a key of contexts: whether a connection is beyond what its client may have.
+type spareConn struct{}
+
+// unknown answers a request that no route is for: with status 404 or 405, or by leading to
+// the path as it should be written.
+func (s *Server) unknown(w http.ResponseWriter, r *http.Request, handler http.Handler) {
+	to := &discarded{header: http.Header{}}
+	switch handler.ServeHTTP(to, r); to.status {
+	case http.StatusMethodNotAllowed:
+		w.Header().Set("Allow", to.header.Get("Allow"))
+		s.fail(w, r, to.status, "here is "+to.header.Get("Allow")+", and not "+r.Method)
+	case http.StatusNotFound:
+		s.fail(w, r, to.status, "there is nothing at this address")
+	default:
+		handler.ServeHTTP(w, r)
+	}
+}
+
+// discarded is a response of which only the status and the header matter.
+type discarded struct {
+	header http.Header
+	status int
+}
+
+func (d *discarded) Header() http.Header         { return d.header }
+func (d *discarded) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discarded) WriteHeader(status int)      { d.status = cmp.Or(d.status, status) }
+
+// wrongTokens makes who guesses tokens wait, each client by itself, and says that he does.
+type wrongTokens struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	next map[string]time.Time // when the next answer is due
+	told time.Time
+	n    int // since then
+}
+
+// A wrong token is answered so long after the one before, and at most so late.
+const (
+	wrongEvery  = 200 * time.Millisecond
+	wrongLatest = 5 * time.Second
+)
+
+func (w *wrongTokens) slow(ctx context.Context, client string) {
+	now := time.Now()
+	w.mu.Lock()
+	maps.DeleteFunc(w.next, func(_ string, at time.Time) bool { return at.Before(now) })
+	if w.next == nil {
+		w.next = map[string]time.Time{}
+	}
+	due := w.next[client]
+	if due.IsZero() {
+		due = now
+	}
+	w.next[client] = due.Add(wrongEvery)
+	if w.n++; now.Sub(w.told) > time.Minute {
+		w.log.Warn("requests came without a token that is known", "client", client, "requests", w.n)
+		w.told, w.n = now, 0
+	}
+	w.mu.Unlock()
+	_ = wait(ctx, min(due.Sub(now), wrongLatest)) // whoever leaves waits no more
 }
 
 // responder answers requests by values and errors.
 type responder struct {
 	log     *slog.Logger
 	timeout time.Duration // of a request
+	reading time.Duration // of its body
 	places  *places
 	metrics *metrics
 }
@@ -253,7 +345,10 @@ func (s *responder) busy(w http.ResponseWriter, r *http.Request, text string) {
 }
 
 // Errors of requests.
-var errBusy = errors.New("too many images are waiting")
+var (
+	errBusy       = errors.New("too many images are waiting")
+	errBusyClient = errors.New("too many requests at once of one client")
+)
 
 // statusError is an error of a request that knows its status.
 type statusError struct {
@@ -283,17 +378,31 @@ type file struct {
 	header map[string]string // further ones
 }
 
-// upload is the body of a request. When all of it was read, the time for reading it,
-// which would end even a request that is worked on, counts no more.
+// upload is the body of a request. It must come at a least rate. When all of it was read,
+// the time for reading it, which would end even a request that is worked on, counts no more.
 type upload struct {
 	io.ReadCloser
 	control *http.ResponseController
+	most    time.Time // by when all of it must have come
+	begun   time.Time
+	bytes   int64
 }
 
+// A body of which so many bytes a second do not come, after a while, comes too slowly.
+const (
+	leastRate  = 4 << 10
+	rateBegins = 5 * time.Second
+)
+
 func (u *upload) Read(p []byte) (int, error) {
+	due := u.begun.Add(rateBegins + time.Duration(float64(u.bytes)/leastRate*float64(time.Second)))
+	if due.After(u.most) {
+		due = u.most
+	}
+	_ = u.control.SetReadDeadline(due) // a test's response has none
 	n, err := u.ReadCloser.Read(p)
-	if err == io.EOF {
-		_ = u.control.SetReadDeadline(time.Time{}) // a test's response has none
+	if u.bytes += int64(n); err == io.EOF {
+		_ = u.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
@@ -303,7 +412,8 @@ func (s *responder) answering(do question) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), s.timeout)
 		defer cancel()
-		r.Body = &upload{r.Body, http.NewResponseController(w)}
+		now := time.Now()
+		r.Body = &upload{ReadCloser: r.Body, control: http.NewResponseController(w), most: now.Add(s.reading), begun: now}
 		value, err := do(ctx, r)
 		if err != nil {
 			s.failed(w, r, err)
@@ -344,7 +454,7 @@ func (s *responder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var known *statusError
 	var ofStore stored
 	switch {
-	case errors.Is(err, errBusy):
+	case errors.Is(err, errBusy), errors.Is(err, errBusyClient):
 		s.busy(w, r, err.Error())
 	case errors.As(err, &known):
 		s.fail(w, r, known.status, known.text)
@@ -380,7 +490,9 @@ func (s *responder) explain(ctx context.Context, err error) (status int, text st
 	switch {
 	case errors.Is(err, pool.ErrNoImages):
 		return http.StatusUnprocessableEntity, err.Error()
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled):
+		return http.StatusBadRequest, "the client left before it was answered"
+	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable, "it took too long"
 	}
 	s.log.Error("a request failed", "request", idOf(ctx), "error", err)

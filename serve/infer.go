@@ -168,7 +168,7 @@ func (q *judgeRequests) infer(ctx context.Context, r *http.Request) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	seats := q.judge.seats()
+	seats := q.judge.seats(ctx)
 	defer seats.leave()
 	request, err := q.readInfer(r, seats)
 	if err != nil {
@@ -218,7 +218,7 @@ func (q *judgeRequests) judgeInput(ctx context.Context, d *pool.Used, source str
 		case n > q.maxImages:
 			return nil, refuse(http.StatusRequestEntityTooLarge, "%d images; a request may have %d", n, q.maxImages)
 		}
-		if err := seats.take(n-1, 0); err != nil {
+		if err := seats.take(n, 0); err != nil {
 			return nil, err
 		}
 		pictures := make([]picture, n)
@@ -233,16 +233,16 @@ func (q *judgeRequests) judgeInput(ctx context.Context, d *pool.Used, source str
 		if at := slices.IndexFunc(in.Values, func(v float32) bool { return !(math.Abs(float64(v)) <= npy.MostValue) }); at >= 0 {
 			return nil, refuse(http.StatusBadRequest, "value %d of the features is %v: it must be finite and at most ±%g", at, in.Values[at], npy.MostValue)
 		}
+		if err := seats.take(1, 0); err != nil {
+			return nil, err
+		}
 		return q.judge.rows(ctx, d.Loaded, source, in.Values)
 	}
 	return nil, refuse(http.StatusBadRequest, "input %q of type %s; a detector reads %q of type %s, or %q of type %s", in.Name, in.Datatype, imageInput, inferBytes, featuresInput, FP32)
 }
 
-// readInfer reads a request for one input, and takes the first place for it.
+// readInfer reads a request for one input.
 func (q *judgeRequests) readInfer(r *http.Request, seats *seats) (*inferRequest, error) {
-	if err := seats.take(1, 0); err != nil {
-		return nil, err
-	}
 	if err := q.bound(r); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -70,7 +71,9 @@ func newJudge(p *places, m *memory) *judge {
 }
 
 // seats are for a request, which must leave them.
-func (j *judge) seats() *seats { return &seats{places: j.places} }
+func (j *judge) seats(ctx context.Context) *seats {
+	return &seats{places: j.places, client: clientOf(ctx)}
+}
 
 // one judges an image, unless the same is being judged already.
 func (j *judge) one(ctx context.Context, d *pool.Used, p picture) outcome {
@@ -86,7 +89,7 @@ func (j *judge) one(ctx context.Context, d *pool.Used, p picture) outcome {
 			return
 		}
 		// Whoever asked has the answer and may send more: a shadow runs within the limit too.
-		if end, err := j.run(ctx); err == nil {
+		if end, err := j.decode(ctx, d.Cost(p.data)); err == nil {
 			defer end()
 			j.compare(ctx, d, o.sha256, p.data, v)
 		}
@@ -115,12 +118,21 @@ func (j *judge) compute(ctx context.Context, d *pool.Loaded, data []byte) (rowVe
 func (j *judge) features(ctx context.Context, d *pool.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
 	start := time.Now()
 	d.Coming.Add(1)
-	end, err := j.run(ctx)
+	end, err := j.decode(ctx, d.Cost(data))
 	d.Coming.Add(-1)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer end()
+	defer func() {
+		if left, ok := errors.AsType[*preprocess.LeftBehind](err); ok {
+			go func() { // it has its place until it ends
+				<-left.Done
+				end()
+			}()
+			return
+		}
+		end()
+	}()
 	j.metrics.stage("wait", start)
 	start = time.Now()
 	if row, err = d.Features(ctx, data); err != nil {

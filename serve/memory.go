@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -326,9 +327,9 @@ func (m *memoryRequests) review(ctx context.Context, r *http.Request) (any, erro
 	}
 	classes := classesOf(m.detectors)
 	var reviews []store.Review
-	now := time.Now()
+	now, by := time.Now(), byOf(ctx)
 	for i, one := range said {
-		v := store.Review{ID: one.ID, Time: now, By: nameOf(one.By)}
+		v := store.Review{ID: one.ID, Time: now, By: cmp.Or(by, nameOf(one.By))}
 		known := slices.Contains(classes, one.New)
 		switch {
 		case one.Label != "" && one.New == "" && one.Verdict == "":
@@ -346,6 +347,12 @@ func (m *memoryRequests) review(ctx context.Context, r *http.Request) (any, erro
 		reviews = append(reviews, v)
 	}
 	return map[string]int{"stored": len(reviews)}, asked(m.store.Review(ctx, reviews))
+}
+
+// byOf is the name of the token of a request; "" without.
+func byOf(ctx context.Context) string {
+	w, _ := ctx.Value(caller{}).(who)
+	return w.Name
 }
 
 // classesOf are those of all detectors.

@@ -19,7 +19,7 @@ import (
 )
 
 // remembering is a service with a store, that flags every image.
-func remembering(t *testing.T) (*world, store.Store) {
+func remembering(t *testing.T, change ...func(*Options)) (*world, store.Store) {
 	t.Helper()
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), filepath.Join(dir, "store.db"), store.Options{})
@@ -42,6 +42,9 @@ func remembering(t *testing.T) (*world, store.Store) {
 				d.SetThreshold(1e9)
 			}
 			return d, err
+		}
+		for _, change := range change {
+			change(o)
 		}
 	}), db
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/mlrbfn/mlrbfn/internal/access"
 )
 
 // metrics are the service's counters and gauges for Prometheus.
@@ -26,6 +28,7 @@ type metrics struct {
 	loads           *prometheus.CounterVec
 	notStored       prometheus.Counter
 	notKept         prometheus.Counter
+	connections     prometheus.Counter
 	deliveries      *prometheus.CounterVec
 }
 
@@ -46,20 +49,21 @@ func newMetrics() *metrics {
 		return registered.NewHistogramVec(prometheus.HistogramOpts{Name: "mlrbfn_" + name, Help: help, Buckets: buckets}, labels)
 	}
 	return &metrics{
-		registry:   registry,
-		requests:   counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
-		latency:    histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
-		stages:     histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing, explaining.", times, "stage"),
-		refused:    counter("refused_total", "Requests that were refused with status 429."),
-		shared:     counter("shared_total", "Images that got the verdict of an equal one that was being judged."),
-		verdicts:   counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
-		failed:     counters("failed_images_total", "Images without a verdict.", "detector"),
-		pValues:    histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
-		shadows:    counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
-		loads:      counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
-		notStored:  counter("not_stored_total", "Verdicts that were answered and not stored."),
-		deliveries: counters("webhook_deliveries_total", "Attempts to send an event to the webhook: taken or failed.", "result"),
-		notKept:    counter("not_kept_total", "Images that were to be kept and were not."),
+		registry:    registry,
+		requests:    counters("requests_total", "Requests by what they asked for and the status of their answers.", "route", "status"),
+		latency:     histograms("request_seconds", "Time from the first byte of a request to the last of its answer.", times, "route"),
+		stages:      histograms("stage_seconds", "Time of one part of the work: reading the request, waiting, features, verdict, storing, explaining.", times, "stage"),
+		refused:     counter("refused_total", "Requests that were refused with status 429."),
+		shared:      counter("shared_total", "Images that got the verdict of an equal one that was being judged."),
+		verdicts:    counters("verdicts_total", "Verdicts by detector, class and whether the image is out of distribution.", "detector", "class", "ood"),
+		failed:      counters("failed_images_total", "Images without a verdict.", "detector"),
+		pValues:     histograms("p_value", "P-values of the verdicts. Of in-distribution images they are about uniform.", prometheus.LinearBuckets(0.05, 0.05, 20), "detector"),
+		shadows:     counters("shadow_total", "Images that a shadow judged too: agree, another class, another ood, or an error.", "detector", "result"),
+		loads:       counters("detector_loads_total", "Attempts to replace a detector by what its file had become.", "detector", "role", "result"),
+		notStored:   counter("not_stored_total", "Verdicts that were answered and not stored."),
+		deliveries:  counters("webhook_deliveries_total", "Attempts to send an event to the webhook: taken or failed.", "result"),
+		connections: counter("refused_connections_total", "Connections that were ended, as their client had too many, or not taken, as there were no file descriptors."),
+		notKept:     counter("not_kept_total", "Images that were to be kept and were not."),
 	}
 }
 
@@ -172,7 +176,12 @@ func (s *Server) MetricsHandler() http.Handler {
 	metrics := promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		if s.tokens != nil && !s.tokens.Allow(r) {
+		bearer, ok := access.Bearer{}, true
+		if s.tokens != nil {
+			bearer, ok = s.tokens.Bearer(r)
+		}
+		if !ok || !bearer.May(access.Read) {
+			s.wrong.slow(r.Context(), access.ClientOf(r.RemoteAddr))
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			s.fail(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
 			return

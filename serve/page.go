@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/serve/store"
@@ -44,8 +45,8 @@ func (p *pageRequests) routes() []route {
 		return route{pattern: pattern, open: true, page: true, answer: func(context.Context, *http.Request) (any, error) { return answer, nil }}
 	}
 	routes := []route{
-		{pattern: "GET /{$}", open: p.token, page: true, answer: p.show}, // where all is open, it counts as a request of its client
-		{pattern: "GET /page", page: true, answer: p.showCame},
+		{pattern: "GET /{$}", role: access.Read, open: p.token, page: true, answer: p.show}, // where all is open, it counts as a request of its client
+		{pattern: "GET /page", role: access.Read, page: true, answer: p.showCame},
 		static("GET /style.css", "text/css; charset=utf-8", []byte(report.StyleSheet())),
 	}
 	for name, kind := range map[string]string{

@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/serve/internal/learn"
@@ -51,6 +52,9 @@ type Options struct {
 	// ReadTimeout bounds how long a client takes to send a request; 0 is
 	// DefaultReadTimeout.
 	ReadTimeout time.Duration
+	// DrainDelay is how long requests are still taken at the end, while /readyz says that
+	// no more are to come: until who sends them has heard of it.
+	DrainDelay time.Duration
 	// Drain bounds how long requests may take that are not answered at the end; 0 is
 	// DefaultDrain.
 	Drain time.Duration
@@ -120,7 +124,7 @@ const (
 	DefaultMaxImages      = 64
 	DefaultPerClientConns = 256
 	DefaultMaxPixels      = 50_000_000
-	DefaultImageTimeout   = 20 * time.Second
+	DefaultImageTimeout   = 5 * time.Second
 	DefaultAlpha          = 0.01
 	DefaultKeepFeatures   = 20_000
 )
@@ -145,7 +149,8 @@ type Server struct {
 	memory    *memory
 	clients   *access.Clients
 	proxies   *access.Proxies
-	tokens    *access.Tokens      // nil where none is needed
+	tokens    *access.Tokens // nil where none is needed
+	wrong     wrongTokens
 	cert      *access.Certificate // nil without TLS
 	events    *hub
 	drift     *drifts
@@ -153,6 +158,7 @@ type Server struct {
 	webhook   *webhook.Webhook // or nil
 	learner   *learn.Learner   // or nil
 	draining  atomic.Bool
+	refusedAt atomic.Int64 // seconds: when the log last told of connections
 
 	stop       context.CancelFunc // ends what runs beside requests
 	background sync.WaitGroup
@@ -167,7 +173,9 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s := &Server{opts: opts, events: newHub(), drift: newDrifts(opts.Alpha, opts.Store, opts.Log)}
-	s.responder = responder{log: opts.Log, timeout: opts.Timeout, places: newPlaces(opts.Running, opts.Running+opts.Waiting), metrics: newMetrics()}
+	s.responder = responder{log: opts.Log, timeout: opts.Timeout, reading: opts.ReadTimeout, metrics: newMetrics(),
+		places: newPlaces(opts.Running, opts.Waiting, opts.PerClient, extractor.DecodeMemory())}
+	s.wrong.log = opts.Log
 	s.memory = &memory{images: opts.Images, features: opts.KeepFeatures != 0, drift: s.drift, events: s.events, metrics: s.metrics, log: s.log}
 	s.judge = newJudge(s.places, s.memory)
 	if err := s.openAccess(); err != nil {
@@ -312,9 +320,12 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 			WriteTimeout: s.opts.ReadTimeout + s.opts.Timeout + 10*time.Second, MaxHeaderBytes: maxHeader,
 			ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 			BaseContext: func(net.Listener) context.Context { return requests },
+			ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+				return context.WithValue(ctx, spareConn{}, access.Spare(conn))
+			},
 		}
 		if s.opts.PerClientConns > 0 {
-			l = access.Limit(l, access.NewClients(s.opts.PerClientConns), s.proxies)
+			l = access.Limit(l, access.NewClients(s.opts.PerClientConns), s.proxies, s.notAccepted)
 		}
 		if s.cert != nil {
 			server.TLSConfig = s.cert.Config()
@@ -340,6 +351,10 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 	group.Go(func() error {
 		<-ctx.Done()
 		s.draining.Store(true)
+		if s.opts.DrainDelay > 0 {
+			s.log.Info("not ready: requests are still taken for a while", "delay", s.opts.DrainDelay)
+			_ = wait(requests, s.opts.DrainDelay) // which nothing cancels before
+		}
 		s.events.close()
 		s.endFolders()
 		s.log.Info("ending: requests that have begun are answered", "at_most", s.opts.Drain)
@@ -358,6 +373,20 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 		return ends.Wait()
 	})
 	return group.Wait()
+}
+
+// notAccepted counts a connection that was ended or not taken, and says so once a minute.
+func (s *Server) notAccepted(address string, err error) {
+	s.metrics.connections.Inc()
+	now := time.Now()
+	if told := s.refusedAt.Load(); now.Unix()-told < 60 || !s.refusedAt.CompareAndSwap(told, now.Unix()) {
+		return
+	}
+	if err != nil {
+		s.log.Error("connections cannot be taken: out of file descriptors, if it says too many open files", "error", err)
+		return
+	}
+	s.log.Warn("connections are ended: their client has more than it may", "client", access.ClientOf(address), "bound", s.opts.PerClientConns)
 }
 
 // Close ends the service, once no request is worked on any more.

@@ -10,6 +10,7 @@ import (
 	goimage "image"
 	"image/png"
 	"io"
+	"log/slog"
 	"math"
 	"mime/multipart"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -340,27 +342,27 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestClients: one address has a bound of its own.
+// TestClients: one address has a bound of its own, of images and of other requests.
 func TestClients(t *testing.T) {
-	w := start(t, func(o *Options) { o.PerClient = 1 })
-	slow, more := io.Pipe()
-	var all sync.WaitGroup
-	all.Go(func() {
-		if status, _, _ := ask(t, "POST", w.url+"/v1/detect", nil, slow); status != 422 {
-			t.Errorf("the slow one: %d", status)
-		}
-	})
-	if _, err := more.Write([]byte("x")); err != nil { // it has begun
+	w := start(t, func(o *Options) { o.PerClient, o.Running = 1, 1 })
+	end, err := w.places.run(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	for {
-		w.places.mu.Lock()
-		begun := w.places.in == 1
-		w.places.mu.Unlock()
-		if begun {
-			break
+	var all sync.WaitGroup
+	all.Go(func() {
+		if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1))); status != 200 {
+			t.Errorf("the first: %d %s", status, text)
 		}
+	})
+	for w.placesIn() == 0 {
 		time.Sleep(time.Millisecond)
+	}
+	if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 2))); status != 429 {
+		t.Errorf("%d %s", status, text)
+	}
+	if !w.clients.Enter("127.0.0.1") {
+		t.Fatal("images count among other requests")
 	}
 	if status, _, text := ask(t, "GET", w.url+"/v1/shadows", nil, nil); status != 429 {
 		t.Errorf("%d %s", status, text)
@@ -368,10 +370,130 @@ func TestClients(t *testing.T) {
 	if status, _, _ := ask(t, "GET", w.url+"/healthz", nil, nil); status != 200 {
 		t.Errorf("health: %d", status)
 	}
-	more.Close()
+	w.clients.Leave("127.0.0.1")
+	end()
 	all.Wait()
 	if status, _, _ := ask(t, "GET", w.url+"/v1/shadows", nil, nil); status != 200 {
 		t.Errorf("afterwards: %d", status)
+	}
+}
+
+// TestSlowBodies: who has sent a part of an image takes no place from others.
+func TestSlowBodies(t *testing.T) {
+	w := start(t, func(o *Options) { o.Running, o.Waiting, o.PerClient = 1, 2, 2 })
+	var slow []*io.PipeWriter
+	var all sync.WaitGroup
+	for range 20 {
+		body, more := io.Pipe()
+		slow = append(slow, more)
+		all.Go(func() {
+			if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, body); status != 422 && status != 429 {
+				t.Errorf("a slow one: %d %s", status, text)
+			}
+		})
+		if _, err := more.Write([]byte("xy")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for read := int64(0); read < 20; { // all have begun
+		w.places.mu.Lock()
+		read = w.places.bytes / (16 << 10)
+		w.places.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1))); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	for _, more := range slow {
+		more.Close()
+	}
+	all.Wait()
+}
+
+// TestCutShort: a body that ends early is the client's fault, and no warning.
+func TestCutShort(t *testing.T) {
+	var text logged
+	_, address := attacked(t, func(o *Options) {
+		o.Log = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	if got := raw(t, address, "POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc"); fmt.Sprint(got) != "[400]" || text.String() != "" {
+		t.Errorf("%v, log %s", got, text.String())
+	}
+}
+
+// logged is what a log says.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestUnknown: errors of addresses and methods have the form of all errors.
+func TestUnknown(t *testing.T) {
+	w := start(t, nil)
+	for _, tt := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{{"GET", "/v1/nothing", 404, ""}, {"GET", "/v1/detect", 405, "POST"}, {"DELETE", "/healthz", 405, "GET, HEAD"}} {
+		status, header, text := ask(t, tt.method, w.url+tt.path, nil, nil)
+		var said struct {
+			Error   string
+			Request string `json:"request_id"`
+		}
+		decode(t, text, &said)
+		if status != tt.status || said.Error == "" || said.Request == "" || header.Get("Allow") != tt.allow {
+			t.Errorf("%s %s: %d %v %s", tt.method, tt.path, status, header, text)
+		}
+	}
+}
+
+// TestRoles: each request needs the role that its route has, and no other one lets it in.
+func TestRoles(t *testing.T) {
+	roles := []access.Role{access.Judge, access.Read, access.Review, access.Operate}
+	file := filepath.Join(t.TempDir(), "tokens")
+	lines := ""
+	for _, role := range roles {
+		lines += fmt.Sprintf("0123456789abcdef-%s %s %s\n", role, role, role)
+	}
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := remembering(t, func(o *Options) { o.TokenFile = file })
+	seen := map[access.Role]int{}
+	for _, r := range w.routes() {
+		seen[r.role]++
+		method, path, _ := strings.Cut(r.pattern, " ")
+		path = strings.NewReplacer("{$}", "", "{name}", "none", "{id}", "none", "{hash}", "none", "{row}", "0", "{version}", "none").Replace(path)
+		if method == "POST" && r.role == "" && !r.open && path != "/v2/repository/index" {
+			t.Errorf("%s changes something and needs no role", r.pattern)
+		}
+		for _, role := range roles {
+			if r.stream != nil {
+				continue // which never ends
+			}
+			may := r.open || r.role == "" || r.role == role || role == access.Operate || role == access.Review && r.role == access.Read
+			status, _, text := ask(t, method, w.url+path, map[string]string{"Authorization": "Bearer 0123456789abcdef-" + string(role)}, nil)
+			if (status == 403) == may || status == 401 {
+				t.Errorf("%s as %s: %d %s", r.pattern, role, status, text)
+			}
+		}
+	}
+	for _, role := range roles {
+		if seen[role] == 0 {
+			t.Errorf("no route needs %s", role)
+		}
 	}
 }
 
@@ -484,29 +606,118 @@ func TestShadowWaits(t *testing.T) {
 	w := start(t, func(o *Options) {
 		o.Detectors.Shadows = []Named{{Name: "main", File: servetest.Detector(t, 2)}}
 	})
-	places := make(chan struct{}) // this test gives each, and takes it back
-	w.places.running = places
-	next := func(who string) {
-		t.Helper()
-		select {
-		case <-places:
-		case <-time.After(time.Minute):
-			t.Fatalf("%s did not wait for a place", who)
-		}
+	// The only place is this test's, then the request's, then again this test's.
+	w.places.slots = 1
+	end, err := w.places.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	answered := make(chan int)
 	go func() {
 		status, _, _ := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1)))
 		answered <- status
 	}()
-	next("the request")
-	places <- struct{}{}
+	waiting(w, 1)
+	again := make(chan func())
+	go func() {
+		end, _ := w.places.run(t.Context())
+		again <- end
+	}()
+	waiting(w, 2)
+	end()
+	end = <-again
 	if status := <-answered; status != 200 {
 		t.Fatal(status)
 	}
-	next("the shadow")
-	places <- struct{}{}
+	waiting(w, 1) // the shadow
+	end()
 	w.judge.flights.Wait()
+}
+
+// waiting returns when so many images wait for their turn.
+func waiting(w *world, n int) {
+	for now := -1; now != n; time.Sleep(time.Millisecond) {
+		w.places.mu.Lock()
+		now = len(w.places.turns)
+		w.places.mu.Unlock()
+	}
+}
+
+// TestTurns: turns go round among clients, small images of a client come before its large
+// ones, images that take long never have all places, and all together no more memory than
+// there is.
+func TestTurns(t *testing.T) {
+	const large = 100
+	p := newPlaces(2, 1000, 0, 2*large)
+	begun := make(chan string)
+	ends := map[string]func(){}
+	var mu sync.Mutex
+	n := 0
+	begin := func(client, name string, cost preprocess.Cost) {
+		ctx := context.WithValue(t.Context(), caller{}, who{address: client})
+		n++
+		go func() {
+			end, err := p.decode(ctx, cost)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			ends[name] = end
+			mu.Unlock()
+			begun <- name
+		}()
+		for in := 0; in < n; time.Sleep(time.Millisecond) {
+			p.mu.Lock()
+			in = len(p.turns) + p.running
+			p.mu.Unlock()
+		}
+	}
+	end := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		n--
+		ends[name]()
+	}
+	next := func(want string) {
+		t.Helper()
+		if got := <-begun; got != want {
+			t.Fatalf("%s has its turn, want %s", got, want)
+		}
+	}
+	slow := preprocess.Cost{Bytes: large, Time: time.Hour}
+	for i := range 30 {
+		begin("attacker", fmt.Sprint("hostile ", i), slow)
+	}
+	next("hostile 0")
+	// Another place is free for what is quick, of whichever client.
+	begin("attacker", "quick", preprocess.Cost{Bytes: 1})
+	next("quick")
+	begin("attacker", "quick 2", preprocess.Cost{Bytes: 1})
+	begin("camera", "honest", slow)
+	end("hostile 0")
+	next("honest") // the attacker has had more
+	end("honest")
+	next("quick 2") // and this is due before its large ones
+	end("quick")
+	next("hostile 1")
+	end("hostile 1")
+	next("hostile 2")
+	// Memory: of these no second one fits.
+	begin("camera", "huge", preprocess.Cost{Bytes: 10 * large})
+	end("quick 2")
+	begin("camera", "small", preprocess.Cost{Bytes: large})
+	next("small")
+	end("small")
+	end("hostile 2")
+	next("huge")
+	end("huge")
+	for i := 3; i < 30; i++ {
+		next(fmt.Sprint("hostile ", i))
+		end(fmt.Sprint("hostile ", i))
+	}
+	if p.running != 0 || p.decoded != 0 || len(p.work) != 0 || p.slow != 0 {
+		t.Errorf("%+v", p)
+	}
 }
 
 // TestServeEnds: at the end requests that have begun are answered, and no goroutine
@@ -545,8 +756,10 @@ func TestServeEnds(t *testing.T) {
 	}()
 	image := servetest.Image(0, 5)
 	_, _ = more.Write(image[:10])
-	for s.placesIn() == 0 {
-		time.Sleep(time.Millisecond)
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		s.places.mu.Lock()
+		begun = s.places.bytes > 0
+		s.places.mu.Unlock()
 	}
 	cancel()
 	for !s.draining.Load() {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -31,7 +33,7 @@ func write(t *testing.T, file, text string) {
 func TestTokens(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	const first, second = "first-0123456789", "second-0123456789"
-	for _, text := range []string{"", "# none\n", "short\n", "with a space 0123456789\n"} {
+	for _, text := range []string{"", "# none\n", "short\n", "with a space 0123456789\n", "0123456789abcdef gate\n", "0123456789abcdef gate judge,god\n"} {
 		write(t, file, text)
 		if _, err := OpenTokens(file, quiet); err == nil {
 			t.Errorf("%q was taken", text)
@@ -45,7 +47,8 @@ func TestTokens(t *testing.T) {
 	allows := func(token string) bool {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
-		return tokens.Allow(r)
+		_, ok := tokens.Bearer(r)
+		return ok
 	}
 	again := func(text string) {
 		write(t, file, text)
@@ -192,7 +195,8 @@ func TestLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	limited := Limit(l, NewClients(1), nil)
+	refused := 0
+	limited := Limit(l, NewClients(1), nil, func(string, error) { refused++ })
 	accepted := make(chan net.Conn, 8)
 	go func() {
 		for {
@@ -213,13 +217,56 @@ func TestLimit(t *testing.T) {
 	}
 	dial()
 	first := <-accepted
-	if _, err := dial().Read(make([]byte, 1)); err == nil {
-		t.Error("the second was let in")
+	// Beyond the bound the newest few stay, as spare ones.
+	var spare []net.Conn
+	for range spares + 2 {
+		conn := dial()
+		if spare = append(spare, conn); !Spare(<-accepted) {
+			t.Fatal("a connection beyond the bound is not spare")
+		}
+	}
+	dialled := dial() // so that all before have been told of
+	<-accepted
+	for i, conn := range append(spare, dialled) {
+		_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+		_, err := conn.Read(make([]byte, 1))
+		if ended := !errors.Is(err, os.ErrDeadlineExceeded); ended != (i < 3) {
+			t.Errorf("spare connection %d of %d: %v", i, spares+3, err)
+		}
+	}
+	if refused != 3 || Spare(first) {
+		t.Errorf("%d were told of, want 3", refused)
 	}
 	first.Close()
 	first.Close() // which counts once
 	dial()
-	(<-accepted).Close()
+	if next := <-accepted; Spare(next) {
+		t.Error("the bound is not free again")
+	}
+}
+
+// TestRoles: a line of the file says what its token may do, and who has it.
+func TestRoles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write(t, file, "0123456789abcdef-all\n0123456789abcdef-gate gate judge\n0123456789abcdef-ann ann review,judge\n0123456789abcdef-op op operate\n")
+	tokens, err := OpenTokens(file, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]string{"all": "/judge,read,review,operate", "gate": "gate/judge", "ann": "ann/judge,read,review", "op": "op/judge,read,review,operate"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer 0123456789abcdef-"+token)
+		b, ok := tokens.Bearer(r)
+		var may []string
+		for _, role := range []Role{Judge, Read, Review, Operate} {
+			if b.May(role) {
+				may = append(may, string(role))
+			}
+		}
+		if got := b.Name + "/" + strings.Join(may, ","); !ok || got != want || !b.May("") {
+			t.Errorf("%s: %s, want %s", token, got, want)
+		}
+	}
 }
 
 func TestOwnHost(t *testing.T) {

@@ -27,7 +27,7 @@ func (c *Clients) Enter(address string) bool {
 	if c.most == 0 {
 		return true
 	}
-	key := clientOf(address)
+	key := ClientOf(address)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.used[key] >= c.most {
@@ -42,7 +42,7 @@ func (c *Clients) Leave(address string) {
 	if c.most == 0 {
 		return
 	}
-	key := clientOf(address)
+	key := ClientOf(address)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.used[key]--; c.used[key] == 0 {
@@ -50,7 +50,8 @@ func (c *Clients) Leave(address string) {
 	}
 }
 
-func clientOf(address string) string {
+// ClientOf names the client of an address: its host, of IPv6 the network of 64 bits.
+func ClientOf(address string) string {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return address // a Unix socket
@@ -64,43 +65,81 @@ func clientOf(address string) string {
 	return ip.String()
 }
 
-// Limit returns a listener that closes the connections of clients which have as many as
-// they may. Proxies may have any number.
-func Limit(l net.Listener, clients *Clients, proxies *Proxies) net.Listener {
-	return &limited{l, clients, proxies}
+// Limit returns a listener that notes which connections are of clients which have as many as
+// they may: they are [Spare]. Proxies may have any number. Of the spare ones the newest few
+// stay, so that a request for the health of a service comes through whatever else its
+// client does. Refused is told of connections that were ended for it, and of errors of
+// accepting.
+func Limit(l net.Listener, clients *Clients, proxies *Proxies, refused func(address string, err error)) net.Listener {
+	return &limited{Listener: l, clients: clients, proxies: proxies, refused: refused}
 }
+
+// spares is how many connections beyond the bounds stay.
+const spares = 64
 
 type limited struct {
 	net.Listener
 	clients *Clients
 	proxies *Proxies
+	refused func(address string, err error)
+
+	mu    sync.Mutex
+	spare []*counted // oldest first
 }
 
 func (l *limited) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		if !errors.Is(err, net.ErrClosed) {
+			l.refused("", err)
 		}
-		address := conn.RemoteAddr().String()
-		if l.proxies.Trusts(address) {
-			return conn, nil
-		}
-		if l.clients.Enter(address) {
-			return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.clients.Leave(address) })}, nil
-		}
-		conn.Close()
+		return nil, err
 	}
+	address := conn.RemoteAddr().String()
+	if l.proxies.Trusts(address) {
+		return conn, nil
+	}
+	if l.clients.Enter(address) {
+		return &counted{Conn: conn, leave: sync.OnceFunc(func() { l.clients.Leave(address) })}, nil
+	}
+	c := &counted{Conn: conn, spare: true}
+	c.leave = sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.spare = slices.DeleteFunc(l.spare, func(other *counted) bool { return other == c })
+	})
+	l.mu.Lock()
+	var oldest *counted
+	if len(l.spare) == spares {
+		oldest = l.spare[0]
+	}
+	l.spare = append(l.spare, c)
+	l.mu.Unlock()
+	if oldest != nil {
+		oldest.Close()
+		l.refused(oldest.RemoteAddr().String(), nil)
+	}
+	return c, nil
 }
 
 type counted struct {
 	net.Conn
+	spare bool
 	leave func()
 }
 
 func (c *counted) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
+}
+
+// Spare tells whether a connection of [Limit] is beyond what its client may have.
+func Spare(conn net.Conn) bool {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secure.NetConn()
+	}
+	c, ok := conn.(*counted)
+	return ok && c.spare
 }
 
 // ErrOpenToAll is the error of [CheckAddress].

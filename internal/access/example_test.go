@@ -20,7 +20,7 @@ func ExampleTokens() {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "tokens")
-	if err := os.WriteFile(file, []byte("# of the gate\n3f9c0a1be7d24c55\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("# a token, a name, roles\n3f9c0a1be7d24c55 gate judge\n"), 0o600); err != nil {
 		log.Fatal(err)
 	}
 	tokens, err := access.OpenTokens(file, slog.New(slog.DiscardHandler))
@@ -30,11 +30,12 @@ func ExampleTokens() {
 	for _, token := range []string{"3f9c0a1be7d24c55", "guessed"} {
 		r := httptest.NewRequest("POST", "/v1/detect", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
-		fmt.Println(token, tokens.Allow(r))
+		who, ok := tokens.Bearer(r)
+		fmt.Println(token, ok, who.Name, ok && who.May(access.Operate))
 	}
 	// Output:
-	// 3f9c0a1be7d24c55 true
-	// guessed false
+	// 3f9c0a1be7d24c55 true gate false
+	// guessed false  false
 }
 
 // Behind a proxy, a client is who the proxy was asked by, and not who it says it is.

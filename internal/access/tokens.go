@@ -5,17 +5,73 @@ package access
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
-// Tokens are the tokens of a file, one a line, any of which lets a request in. While a
-// token is replaced the file has both. Lines that are empty or begin with # are none.
-type Tokens struct{ reread[[][sha256.Size]byte] }
+// Tokens are the tokens of a file, one a line, any of which lets a request in: TOKEN, which
+// may do everything, or TOKEN NAME ROLE,… While a token is replaced the file has both. Lines
+// that are empty or begin with # are none.
+type Tokens struct{ reread[[]known] }
+
+// Bearer is who has a token.
+type Bearer struct {
+	Name  string // "" for a token without one
+	roles []Role // nil may do everything
+}
+
+// Role is what a token may do.
+type Role string
+
+// The roles. Review has what Read has, and Operate has all.
+const (
+	Judge   Role = "judge"   // have images judged
+	Read    Role = "read"    // see what is remembered
+	Review  Role = "review"  // say what images are
+	Operate Role = "operate" // learn, choose detectors, reset alarms
+)
+
+// May tells whether a bearer has a role. "" is one that everybody has.
+func (b Bearer) May(role Role) bool {
+	return role == "" || b.roles == nil || slices.Contains(b.roles, role) || slices.Contains(b.roles, Operate) || role == Read && slices.Contains(b.roles, Review)
+}
+
+type known struct {
+	hash [sha256.Size]byte
+	Bearer
+}
+
+var bearerName = regexp.MustCompile(`^[\pL\pN][\pL\pN._@-]{0,63}$`)
+
+// parseToken reads a line of a file of tokens.
+func parseToken(line string) (k known, err error) {
+	fields := strings.Fields(line)
+	if len(fields[0]) < minToken {
+		return k, fmt.Errorf("it is no token, which has at least %d characters and no space", minToken)
+	}
+	k.hash = sha256.Sum256([]byte(fields[0]))
+	if len(fields) == 1 {
+		return k, nil
+	}
+	if len(fields) != 3 || !bearerName.MatchString(fields[1]) {
+		return k, errors.New("a line is a token, or a token, a name and roles with commas between them")
+	}
+	k.Name = fields[1]
+	for role := range strings.SplitSeq(fields[2], ",") {
+		if !slices.Contains([]Role{Judge, Read, Review, Operate}, Role(role)) {
+			return k, fmt.Errorf("%q is no role: judge, read, review or operate", role)
+		}
+		k.roles = append(k.roles, Role(role))
+	}
+	return k, nil
+}
 
 const (
 	minToken  = 16      // characters
@@ -24,15 +80,8 @@ const (
 
 // OpenTokens reads a file of tokens.
 func OpenTokens(file string, log *slog.Logger) (*Tokens, error) {
-	t := &Tokens{reread[[][sha256.Size]byte]{files: []string{file}}}
-	t.read = func() ([][sha256.Size]byte, error) {
-		return Secrets(file, "token", func(line string) (hash [sha256.Size]byte, err error) {
-			if len(line) < minToken || strings.ContainsAny(line, " \t") {
-				return hash, fmt.Errorf("it is no token, which has at least %d characters and no space", minToken)
-			}
-			return sha256.Sum256([]byte(line)), nil
-		})
-	}
+	t := &Tokens{reread[[]known]{files: []string{file}}}
+	t.read = func() ([]known, error) { return Secrets(file, "token", parseToken) }
 	t.changed = func(err error) {
 		if err != nil {
 			t.now = nil
@@ -70,15 +119,18 @@ func Secrets[T any](file, what string, parse func(line string) (T, error)) (all 
 	return all, nil
 }
 
-// Allow tells whether a request has one of the tokens: Authorization: Bearer TOKEN.
-// How long it takes does not depend on the token. While the file cannot be read, or is
-// wrong, no request has one.
-func (t *Tokens) Allow(r *http.Request) bool {
+// Bearer returns who has the token of a request: Authorization: Bearer TOKEN. How long it
+// takes does not depend on the token. While the file cannot be read, or is wrong, nobody has.
+func (t *Tokens) Bearer(r *http.Request) (found Bearer, ok bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	found := 0
-	for _, hash := range t.get() {
-		found |= subtle.ConstantTimeCompare(got[:], hash[:])
+	if !strings.EqualFold(scheme, "Bearer") {
+		return found, false
 	}
-	return found == 1 && strings.EqualFold(scheme, "bearer")
+	hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	for _, k := range t.get() {
+		if subtle.ConstantTimeCompare(k.hash[:], hash[:]) == 1 {
+			found, ok = k.Bearer, true
+		}
+	}
+	return found, ok
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
@@ -51,7 +53,7 @@ func addServe(c *command) {
 	c.section("addresses")
 	c.StringArrayVar(&v.listen, "listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
 	c.StringVar(&v.metrics, "metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
-	c.StringVar(&v.opts.TokenFile, "token-file", "", "`FILE` with tokens, one a line, that requests need")
+	c.StringVar(&v.opts.TokenFile, "token-file", "", "`FILE` with tokens that requests need, one a line: TOKEN, or TOKEN NAME judge,read,review,operate")
 	c.BoolVar(&v.opts.OpenToAll, "insecure-without-token", false, "let everybody in who reaches the address")
 	c.StringVar(&v.opts.CertFile, "tls-cert", "", "certificate `FILE`, read again when it changes")
 	c.StringVar(&v.opts.KeyFile, "tls-key", "", "key `FILE` of the certificate")
@@ -80,7 +82,7 @@ func addServe(c *command) {
 	c.section("log")
 	Choice(c.FlagSet, &v.format, "log", "text", "text|json", "form of the log on standard error")
 	c.addQuiet("log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "poll",
+	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "drain-delay", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = v.run
@@ -98,6 +100,7 @@ func (v *serving) addLimits() {
 	c.IntVar(&v.opts.PerClientConns, "per-client-connections", serve.DefaultPerClientConns, "connections of one address (-1: no bound)")
 	c.StringArrayVar(&v.opts.TrustedProxies, "trusted-proxy", nil, "`NETWORK` of proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8; unix for a Unix socket")
 	c.DurationVar(&v.opts.ReadTimeout, "read-timeout", serve.DefaultReadTimeout, "`TIME` for sending a request")
+	c.DurationVar(&v.opts.DrainDelay, "drain-delay", 0, "at the end, take requests for another `TIME` while /readyz says no (behind a balancer: 5s)")
 	c.DurationVar(&v.opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
 	c.DurationVar(&v.opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
 	run, backbone := &v.opts.Detectors.Run, &v.opts.Detectors.Backbone
@@ -176,6 +179,9 @@ func (v *serving) run(ctx context.Context, s Streams) (err error) {
 	}
 	if err := v.running.LoadRuntime(); err != nil {
 		return err
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(extractor.DecodeMemory() * 2) // or images that are done would take as much again
 	}
 	v.opts.Version = version.Version
 	v.opts.Detectors.Load = v.load

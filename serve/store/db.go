@@ -224,7 +224,7 @@ func (d *db) Review(ctx context.Context, reviews []Review) error {
 			if r.Class == "" {
 				return options.Errorf("Class", "a review %q of verdict %s needs the name of a class", r.Decision, r.ID)
 			}
-		case IsFine, IsJunk, Undo:
+		case IsFine, IsJunk, Undo, Acted:
 		default:
 			return options.Errorf("Decision", "%q is none", r.Decision)
 		}
@@ -241,7 +241,7 @@ func (d *db) Review(ctx context.Context, reviews []Review) error {
 			if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM verdicts WHERE id = $1`, r.ID).Scan(&n); err != nil {
 				return err
 			}
-			if n == 0 {
+			if n == 0 && r.Decision != Acted {
 				return fmt.Errorf("verdict %q: %w", r.ID, ErrNotFound)
 			}
 			seq++

@@ -61,6 +61,9 @@ const (
 	IsFine  Decision = "fine"  // it is of the class that the verdict says, flagged or not
 	IsJunk  Decision = "junk"  // it is nothing that one could learn from
 	Undo    Decision = "undo"  // the review before counts no more: there is none
+	// Acted is no review of a verdict: who operates a service did something. ID says what
+	// it was, and Class with what.
+	Acted Decision = "acted"
 )
 
 // Review is a person's decision on the image of one verdict. The latest of a

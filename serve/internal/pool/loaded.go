@@ -5,6 +5,7 @@ package pool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -75,6 +77,11 @@ func (l *Loaded) FlagsNothing() bool {
 	return true
 }
 
+// Cost is about what it takes to decode an image.
+func (l *Loaded) Cost(data []byte) preprocess.Cost {
+	return preprocess.CostOf(data, cmp.Or(l.set.opts.Run.MaxPixels, preprocess.DefaultMaxPixels))
+}
+
 // Features returns the features of an encoded image, which must not change meanwhile.
 // What is wrong with the image is an *ImageError.
 func (l *Loaded) Features(ctx context.Context, data []byte) ([]float32, error) {
@@ -84,7 +91,10 @@ func (l *Loaded) Features(ctx context.Context, data []byte) ([]float32, error) {
 	var row []float32
 	var unread error
 	items := []images.Item{images.EncodedItem("image", data)}
-	_, err := l.backbone.Extract(ctx, images.Of(items...), l.set.opts.run(), func(r extractor.Row) error {
+	opts := l.set.opts.run()
+	// A file that takes far longer than others of its kind and size is made to.
+	opts.ImageTimeout = min(opts.ImageTimeout, 2*time.Second+10*l.Cost(data).Time)
+	_, err := l.backbone.Extract(ctx, images.Of(items...), opts, func(r extractor.Row) error {
 		if r.Err != nil {
 			unread = &ImageError{r.Err}
 		}
