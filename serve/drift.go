@@ -1,10 +1,12 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,10 +35,18 @@ type drifts struct {
 
 	alarmsOf map[string]alarmsOf // by the key of the state; of whoever calls alarms
 
+	allowed   float64  // share of images that may be flagged; 0 is that of the detector
+	names     []string // of the sources that are watched by themselves; nil is all
+	unwatched func()   // is told of each image that is not
+
 	mu      sync.Mutex
 	sources map[sourceKey]*source
-	missed  int // images that no martingale has seen
+	others  int       // images of sources that are not watched by themselves, since the start
+	told    time.Time // when the log last said so
 }
+
+// otherSources is the name of those that are not watched by themselves: no client can give it.
+const otherSources = "(other sources)"
 
 type sourceKey struct{ detector, source string } // the hash of a detector's file, and where images come from
 
@@ -46,6 +56,9 @@ type source struct {
 	version     string
 	calibration func() evaluation.DriftCalibration
 	waiting     []scored // to be seen
+	promised    float64  // share of images that may be flagged; 0 where the detector promises none
+	beside      beside
+	last        time.Time // when an image came
 	state       *evaluation.DriftWatch
 	sum         [sha256.Size]byte // of the state in the store
 	history     evaluation.DriftHistory
@@ -56,19 +69,41 @@ type source struct {
 type scored struct {
 	class string
 	score float64
+	ood   bool
+}
+
+// beside is what is known of a source beside the martingales.
+type beside struct {
+	Flagged *evaluation.FlaggedWatch `json:"flagged,omitempty"`
+	// Since is when alarms were raised: "" of all images, of a class, or [tooMany].
+	Since        map[string]time.Time `json:"since,omitempty"`
+	Acknowledged *acknowledged        `json:"acknowledged,omitempty"`
+}
+
+// tooMany is the alarm that more images are flagged than promised; no class has this name.
+const tooMany = "\x00flagged"
+
+// acknowledged is who has seen an alarm.
+type acknowledged struct {
+	By   string    `json:"by"`
+	Time time.Time `json:"time"`
 }
 
 // What the keys of states and of histories begin with.
 const (
 	driftKey   = "drift/"
 	historyKey = "evidence/"
+	besideKey  = "beside/"
 )
 
 const (
 	noteEvery   = time.Minute     // between two times that a history is stored
 	driftEvery  = 5 * time.Second // between two updates
-	maxSources  = 64              // beyond them images are not watched
-	maxUnseen   = 100_000         // of one source
+	maxSources  = 64              // beyond them sources are watched together
+	fewImages   = 100             // a source with fewer makes room for another one sooner
+	idleFew     = 10 * time.Minute
+	idleLong    = 24 * time.Hour
+	maxUnseen   = 100_000 // of one source
 	driftUpdate = 10 * time.Second
 )
 
@@ -79,6 +114,10 @@ func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 		return nil
 	}
 	values, err := d.store.States(ctx, driftKey)
+	if err != nil {
+		return err
+	}
+	besides, err := d.store.States(ctx, besideKey)
 	if err != nil {
 		return err
 	}
@@ -103,6 +142,9 @@ func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 		if at < 0 {
 			return nil
 		}
+		if s := d.sources[sourceKey{hash, name}]; s != nil || !d.room(time.Now()) || len(d.names) > 0 && !slices.Contains(d.names, name) && name != otherSources {
+			return s
+		}
 		return d.of(open[at], name)
 	}
 	for key, value := range values {
@@ -115,6 +157,15 @@ func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 			return err
 		}
 		s.state, s.sum = &state, sum
+	}
+	for key, value := range besides {
+		if s := sourceOf(strings.TrimPrefix(key, besideKey)); s != nil {
+			var b beside
+			if err := json.Unmarshal(value, &b); err != nil {
+				return err
+			}
+			s.beside = b
+		}
 	}
 	for key, value := range histories {
 		if s := sourceOf(strings.TrimPrefix(key, historyKey)); s != nil {
@@ -129,22 +180,61 @@ func (d *drifts) share(ctx context.Context, open []*pool.Loaded) error {
 	return nil
 }
 
-// of returns a source of a detector, nil where there are too many. d.mu is held.
+// of returns a source of a detector. Where there are too many, and for one that is not among
+// those that are named, it is that of all others. d.mu is held.
 func (d *drifts) of(l *pool.Loaded, name string) *source {
-	key := sourceKey{l.SHA256, name}
-	s := d.sources[key]
-	if s == nil && len(d.sources) < maxSources {
-		s = &source{name: l.Name, version: l.Version(), calibration: func() evaluation.DriftCalibration { return evaluation.DriftCalibrationOf(l.Detector) }}
-		d.sources[key] = s
-		if n := len(l.Detector.CalibrationScores); d.log != nil && evaluation.FewForDrift(n) {
-			d.log.Info("with so few calibration images, a small part of images that is different from the first one on may never raise the alarm of drift", "detector", l.Name, "source", name, "calibration_images", n)
-		}
+	if s := d.sources[sourceKey{l.SHA256, name}]; s != nil {
+		return s
+	}
+	if name != otherSources && (len(d.names) > 0 && !slices.Contains(d.names, name) || !d.room(time.Now())) {
+		return d.of(l, otherSources)
+	}
+	s := &source{
+		name: l.Name, version: l.Version(), calibration: func() evaluation.DriftCalibration { return evaluation.DriftCalibrationOf(l.Detector) },
+		promised: cmp.Or(d.allowed, 1-l.TargetTPR), last: time.Now(),
+	}
+	if !(s.promised > 0 && s.promised < 1) {
+		s.promised = 0
+	}
+	d.sources[sourceKey{l.SHA256, name}] = s
+	if n := len(l.Detector.CalibrationScores); d.log != nil && evaluation.FewForDrift(n) {
+		d.log.Info("with so few calibration images, a small part of images that is different from the first one on may never raise the alarm of drift", "detector", l.Name, "source", name, "calibration_images", n)
 	}
 	return s
 }
 
-func newDrifts(alpha float64, s store.Store, log *slog.Logger) *drifts {
-	return &drifts{alpha: alpha, store: s, log: log, sources: map[sourceKey]*source{}}
+// room tells whether there is room for another source, and makes it where one has been idle:
+// after a day, or after some minutes where it had few images. d.mu is held.
+func (d *drifts) room(now time.Time) bool {
+	var idlest sourceKey
+	single := 0
+	for key := range d.sources {
+		if key.source != otherSources {
+			single++
+		}
+	}
+	if single < maxSources {
+		return true
+	}
+	for key, s := range d.sources {
+		idle := now.Sub(s.last)
+		few := s.state == nil || s.state.All().Steps() < fewImages
+		if len(s.waiting) > 0 || s.unsaved || key.source == otherSources || idle < idleFew || !few && idle < idleLong {
+			continue
+		}
+		if d.sources[idlest] == nil || s.last.Before(d.sources[idlest].last) {
+			idlest = key
+		}
+	}
+	if d.sources[idlest] == nil {
+		return false
+	}
+	delete(d.sources, idlest) // its state stays in the store, and is read when it comes again
+	return true
+}
+
+func newDrifts(o *Options, unwatched func()) *drifts {
+	return &drifts{alpha: o.Alpha, allowed: o.MaxFalseAlarms, names: o.Sources, store: o.Store, log: o.Log, unwatched: unwatched, sources: map[sourceKey]*source{}}
 }
 
 // add notes the verdict on an image, to be seen by the next update.
@@ -152,11 +242,20 @@ func (d *drifts) add(l *pool.Loaded, name string, v pipeline.Verdict) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.of(l, name)
-	if s == nil || len(s.waiting) == maxUnseen {
-		d.missed++
-		return
+	alone := s == d.sources[sourceKey{l.SHA256, name}]
+	if full := len(s.waiting) == maxUnseen; !alone || full {
+		d.unwatched()
+		d.others++
+		if now := time.Now(); now.Sub(d.told) > time.Hour && (len(d.names) == 0 || full) {
+			d.told = now
+			d.log.Error("there are too many sources to watch each by itself: images of this one and of others are watched together. Name those that count by --source", "source", name, "sources", maxSources, "images", d.others)
+		}
+		if full {
+			return
+		}
 	}
-	s.waiting = append(s.waiting, scored{v.Class, v.Score})
+	s.last = time.Now()
+	s.waiting = append(s.waiting, scored{v.Class, v.Score, v.OOD})
 }
 
 // run updates until ctx is cancelled, and once more then.
@@ -232,8 +331,31 @@ func (d *drifts) see(ctx context.Context, key sourceKey) error {
 	if err != nil {
 		return err
 	}
+	raised, err := d.changeBeside(ctx, key, s, func(b *beside) (raised []string) {
+		if s.promised > 0 && (b.Flagged == nil || b.Flagged.Promised() != s.promised) {
+			b.Flagged = evaluation.NewFlaggedWatch(d.alpha, s.promised)
+		}
+		for _, v := range seen {
+			if b.Flagged != nil && b.Flagged.Add(v.ood).Now {
+				raised = append(raised, tooMany)
+			}
+		}
+		for _, alarm := range slices.Concat(alarms, raised) {
+			if b.Since == nil {
+				b.Since = map[string]time.Time{}
+			}
+			b.Since[alarm], b.Acknowledged = time.Now().UTC(), nil
+		}
+		return raised
+	})
+	if err != nil {
+		d.log.Error("the share of flagged images was not counted", "source", key.source, "error", err)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for range raised {
+		d.log.Error("MORE ARE FLAGGED THAN PROMISED", "detector", s.name, "source", key.source, "flagged", s.beside.Flagged.Flagged(), "images", s.beside.Flagged.Steps(), "promised", s.promised, "chance_without_cause", d.alpha)
+	}
 	s.state, s.sum, s.waiting = next, sum, slices.Delete(s.waiting, 0, len(seen))
 	s.history.Add(time.Now(), most)
 	s.unsaved = true
@@ -273,6 +395,29 @@ func (d *drifts) change(ctx context.Context, key sourceKey, s *source, now *eval
 	}
 	_, err = change(old)
 	return next, sum, err
+}
+
+// changeBeside changes what is known of a source beside its martingales, in the store if there
+// is one. do may be called again.
+func (d *drifts) changeBeside(ctx context.Context, key sourceKey, s *source, do func(*beside) []string) (raised []string, err error) {
+	var next beside
+	if d.store != nil {
+		err = store.UpdateValue(ctx, d.store, besideKey+key.detector+"/"+key.source, func(b *beside) error {
+			raised = do(b)
+			next = *b
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		next = s.beside
+		raised = do(&next)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.beside = next
+	return raised, nil
 }
 
 // note stores the history of a source once in a while, or now; it is for looking.
@@ -361,6 +506,29 @@ type sourceDrift struct {
 	Waiting  int       `json:"waiting"` // images that are not seen yet
 	All      *driftOf  `json:"all"`     // null before the first update
 	Classes  []driftOf `json:"classes"` // those with images
+
+	Flagged      *flaggedOf    `json:"flagged"` // null where the detector promises no share, and before the first update
+	Acknowledged *acknowledged `json:"acknowledged,omitempty"`
+	Alarms       []alarmOf     `json:"alarms"`
+}
+
+// flaggedOf is the state of the watch over the share of flagged images in JSON.
+type flaggedOf struct {
+	Images    uint64  `json:"images"`
+	Flagged   uint64  `json:"flagged"`
+	Promised  float64 `json:"promised"`
+	LogWealth float64 `json:"log_wealth"`
+	Threshold float64 `json:"threshold"`
+	Alarm     bool    `json:"alarm"`
+	RaisedAt  uint64  `json:"raised_at,omitempty"`
+}
+
+// alarmOf is an alarm that is raised.
+type alarmOf struct {
+	Kind  string     `json:"kind"` // drift, or flagged
+	Class string     `json:"class,omitempty"`
+	Since *time.Time `json:"since,omitempty"`
+	Text  string     `json:"text"`
 }
 
 // Evidence is how much there is of what raises an alarm, for people.
@@ -371,15 +539,33 @@ func (s sourceDrift) Evidence() string {
 // Raised names what alarms are raised of; "" for none.
 func (s sourceDrift) Raised() string {
 	var raised []string
+	for _, a := range s.Alarms {
+		raised = append(raised, cmp.Or(a.Class, map[string]string{"drift": "all images", "flagged": "share of flagged images"}[a.Kind]))
+	}
+	return strings.Join(raised, ", ")
+}
+
+// alarms gathers the alarms of a source.
+func (s *sourceDrift) alarms(since map[string]time.Time) {
+	s.Alarms = []alarmOf{}
+	add := func(key, kind, class, text string) {
+		a := alarmOf{Kind: kind, Class: class, Text: text}
+		if at, ok := since[key]; ok {
+			a.Since = &at
+		}
+		s.Alarms = append(s.Alarms, a)
+	}
+	if s.Flagged != nil && s.Flagged.Alarm {
+		add(tooMany, "flagged", "", fmt.Sprintf("%s of %s flagged, and %.3g%% are promised", percent(int(s.Flagged.Flagged), int(s.Flagged.Images)), plural(int(s.Flagged.Images), "image was", "images were"), 100*s.Flagged.Promised))
+	}
 	if s.All != nil && s.All.Alarm {
-		raised = append(raised, "all images")
+		add("", "drift", "", fmt.Sprintf("the images are no longer like the calibration images, from the image %d on at the latest", s.All.RaisedAt))
 	}
 	for _, class := range s.Classes {
 		if class.Alarm {
-			raised = append(raised, class.Class)
+			add(class.Class, "drift", class.Class, fmt.Sprintf("the images that are called %s are no longer like those of before, from the image %d of them on at the latest", class.Class, class.RaisedAt))
 		}
 	}
-	return strings.Join(raised, ", ")
 }
 
 // list returns the states of all sources.
@@ -388,7 +574,7 @@ func (d *drifts) list() []sourceDrift {
 	defer d.mu.Unlock()
 	all := []sourceDrift{}
 	for key, s := range d.sources {
-		one := sourceDrift{s.name, s.version, key.source, len(s.waiting), nil, []driftOf{}}
+		one := sourceDrift{Detector: s.name, Version: s.version, Source: key.source, Waiting: len(s.waiting), Classes: []driftOf{}, Acknowledged: s.beside.Acknowledged}
 		if s.state != nil {
 			state := stateOf("", s.state.All())
 			one.All = &state
@@ -398,6 +584,10 @@ func (d *drifts) list() []sourceDrift {
 				}
 			}
 		}
+		if f := s.beside.Flagged; f != nil {
+			one.Flagged = &flaggedOf{f.Steps(), f.Flagged(), f.Promised(), f.LogWealth(), f.Threshold(), f.RaisedAt() > 0, f.RaisedAt()}
+		}
+		one.alarms(s.beside.Since)
 		all = append(all, one)
 	}
 	slices.SortFunc(all, func(a, b sourceDrift) int {
@@ -409,8 +599,17 @@ func (d *drifts) list() []sourceDrift {
 // watch is what requests ask of the tests for drift.
 type watch interface {
 	list() []sourceDrift
-	reset(context.Context) error
+	together() int
+	reset(ctx context.Context, detector, source string) error
+	acknowledge(ctx context.Context, detector, source, by string) error
 	during(from, to time.Time, detectors ...string) []sourceHistory
+}
+
+// together is how many images came of sources that are not watched by themselves.
+func (d *drifts) together() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.others
 }
 
 // driftRequests are the requests about drift.
@@ -419,37 +618,122 @@ type driftRequests struct {
 	watch     watch
 	counts    counter
 	detectors detectors
+	acted     acted
 }
 
 // list answers GET /v1/drift.
 func (d *driftRequests) list(context.Context, *http.Request) (any, error) {
-	return map[string]any{"chance_without_cause": d.alpha, "sources": d.watch.list()}, nil
+	return map[string]any{"chance_without_cause": d.alpha, "sources": d.watch.list(), "watched_together": d.watch.together()}, nil
 }
 
-// reset answers POST /v1/drift/reset: all alarms have been dealt with, and new tests
-// begin.
+// errNoSource is for who names a source that is not watched.
+var errNoSource = refuse(http.StatusNotFound, "no such source of that detector is watched")
+
+// meant is the source of a detector that a request must name.
+func (d *driftRequests) meant(r *http.Request) (detector, source string, err error) {
+	detector, source = r.URL.Query().Get("detector"), r.URL.Query().Get("source")
+	if detector == "" || source == "" {
+		return "", "", refuse(http.StatusBadRequest, "source and detector are needed: no alarm of another camera is dismissed")
+	}
+	return detector, source, nil
+}
+
+// reset answers POST /v1/drift/reset: the alarms of a source have been dealt with, and new
+// tests begin.
 func (d *driftRequests) reset(ctx context.Context, r *http.Request) (any, error) {
-	if err := d.watch.reset(ctx); err != nil {
+	detector, source, err := d.meant(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.watch.reset(ctx, detector, source); err != nil {
 		return nil, asked(err)
+	}
+	if err := d.acted.did(ctx, "drift/reset", detector+", "+source); err != nil {
+		return nil, err
 	}
 	return d.list(ctx, r)
 }
 
-// reset begins new tests.
-func (d *drifts) reset(ctx context.Context) (err error) {
+// acknowledge answers POST /v1/drift/acknowledge: somebody has seen the alarms of a source,
+// which go on.
+func (d *driftRequests) acknowledge(ctx context.Context, r *http.Request) (any, error) {
+	detector, source, err := d.meant(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.watch.acknowledge(ctx, detector, source, byOf(ctx)); err != nil {
+		return nil, asked(err)
+	}
+	if err := d.acted.did(ctx, "drift/acknowledge", detector+", "+source); err != nil {
+		return nil, err
+	}
+	return d.list(ctx, r)
+}
+
+// keysOf are the versions of a source that are watched. d.mu is held.
+func (d *drifts) keysOf(detector, source string) (keys []sourceKey) {
+	for key, s := range d.sources {
+		if s.name == detector && key.source == source {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// reset begins new tests of a source.
+func (d *drifts) reset(ctx context.Context, detector, name string) (err error) {
 	d.update(ctx, false)
 	d.watch.Lock()
 	defer d.watch.Unlock()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	for key, s := range d.sources {
-		if s.state == nil {
-			continue
+	keys := d.keysOf(detector, name)
+	d.mu.Unlock()
+	if keys == nil {
+		return errNoSource
+	}
+	for _, key := range keys {
+		d.mu.Lock()
+		s := d.sources[key]
+		state := s.state
+		d.mu.Unlock()
+		if state != nil {
+			next, sum, failed := d.change(ctx, key, s, state, (*evaluation.DriftWatch).Reset)
+			if err = errors.Join(err, failed); failed == nil {
+				d.mu.Lock()
+				s.state, s.sum = next, sum
+				d.mu.Unlock()
+			}
 		}
-		next, sum, failed := d.change(ctx, key, s, s.state, (*evaluation.DriftWatch).Reset)
-		if failed == nil {
-			s.state, s.sum = next, sum
-		}
+		_, failed := d.changeBeside(ctx, key, s, func(b *beside) []string {
+			if b.Flagged != nil {
+				b.Flagged.Reset()
+			}
+			b.Since, b.Acknowledged = nil, nil
+			return nil
+		})
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// acknowledge notes who has seen the alarms of a source.
+func (d *drifts) acknowledge(ctx context.Context, detector, name, by string) (err error) {
+	d.watch.Lock()
+	defer d.watch.Unlock()
+	d.mu.Lock()
+	keys := d.keysOf(detector, name)
+	d.mu.Unlock()
+	if keys == nil {
+		return errNoSource
+	}
+	for _, key := range keys {
+		d.mu.Lock()
+		s := d.sources[key]
+		d.mu.Unlock()
+		_, failed := d.changeBeside(ctx, key, s, func(b *beside) []string {
+			b.Acknowledged = &acknowledged{by, time.Now().UTC()}
+			return nil
+		})
 		err = errors.Join(err, failed)
 	}
 	return err

@@ -52,7 +52,11 @@ type route struct {
 
 // routes binds requests to those who answer them, each of which knows what it needs.
 func (s *Server) routes() []route {
-	learning := &learnRequests{detectors: s.detectors, log: s.log}
+	did := acted{log: s.log}
+	if s.opts.Store != nil {
+		did.store = s.opts.Store
+	}
+	learning := &learnRequests{detectors: s.detectors, log: s.log, acted: did}
 	if s.learner != nil {
 		learning.jobs, learning.learned = s.learner, s.learner
 	}
@@ -61,8 +65,8 @@ func (s *Server) routes() []route {
 		together: make(chan struct{}, 1),
 	}
 	memory := &memoryRequests{store: s.opts.Store, memory: s.memory, detectors: s.detectors, reasons: reviews.reasonsOf}
-	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, detectors: s.detectors}
-	models := &modelRequests{detectors: s.detectors, draining: &s.draining, version: s.opts.Version}
+	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, detectors: s.detectors, acted: did}
+	models := &modelRequests{acted: did, detectors: s.detectors, draining: &s.draining, version: s.opts.Version}
 	judge := &judgeRequests{
 		detectors: s.detectors, judge: s.judge, explain: s.explain, metrics: s.metrics,
 		stores: s.opts.Store != nil, maxBody: s.opts.MaxBody, maxImages: s.opts.MaxImages,
@@ -87,6 +91,7 @@ func (s *Server) routes() []route {
 		{pattern: "GET /v1/drift", role: access.Read, answer: drift.list},
 		{pattern: "GET /v1/drift/course", role: access.Read, answer: memory.ask(drift.course)},
 		{pattern: "POST /v1/drift/reset", role: access.Operate, answer: drift.reset},
+		{pattern: "POST /v1/drift/acknowledge", role: access.Operate, answer: drift.acknowledge},
 		{pattern: "GET /v1/learn", role: access.Read, answer: learning.ask(learning.whatToLearn)},
 		{pattern: "POST /v1/learn", role: access.Operate, answer: learning.ask(learning.startLearning)},
 		{pattern: "GET /v1/jobs", role: access.Read, answer: learning.ask(learning.listJobs)},

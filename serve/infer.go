@@ -35,6 +35,7 @@ type modelRequests struct {
 	detectors detectors
 	draining  *atomic.Bool // the service ends
 	version   string       // of the program
+	acted     acted
 }
 
 func (m *modelRequests) live(context.Context, *http.Request) (any, error) {
@@ -153,6 +154,9 @@ func (m *modelRequests) load(ctx context.Context, r *http.Request) (any, error) 
 	// Nobody who leaves stops it, or a file might be tried over and over.
 	if err := m.detectors.Reload(context.WithoutCancel(ctx), name); err != nil {
 		return nil, refuse(http.StatusBadRequest, "the file of detector %q cannot be used, and the old one stays; the log says why", name)
+	}
+	if err := m.acted.did(ctx, "load", name); err != nil {
+		return nil, err
 	}
 	return m.index(ctx, r)
 }

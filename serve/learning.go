@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -46,6 +47,7 @@ type learnRequests struct {
 	jobs      jobs
 	learned   learned // nil does not learn
 	detectors detectors
+	acted     acted
 	log       *slog.Logger
 }
 
@@ -138,6 +140,9 @@ func (l *learnRequests) startLearning(ctx context.Context, r *http.Request) (any
 		return nil, err
 	}
 	job, err := l.jobs.Start(ctx, name)
+	if err == nil {
+		err = l.acted.did(ctx, "learn", name+", job "+job.ID)
+	}
 	return withStatus{http.StatusAccepted, job}, err
 }
 
@@ -153,6 +158,9 @@ func (l *learnRequests) getJob(ctx context.Context, r *http.Request) (any, error
 
 func (l *learnRequests) cancelJob(ctx context.Context, r *http.Request) (any, error) {
 	job, err := l.jobs.Cancel(ctx, r.PathValue("id"))
+	if err == nil {
+		err = l.acted.did(ctx, "cancel", "job "+job.ID)
+	}
 	return job, err
 }
 
@@ -185,7 +193,9 @@ func (l *learnRequests) trim(ctx context.Context, r *http.Request) (any, error) 
 	if err != nil {
 		return nil, l.reviewFailed(ctx, name, err)
 	}
-	l.log.Info("calibration images were reviewed", "request", idOf(ctx), "detector", name, "version", v.ID, "reviewed", *said.Reviewed, "removed", len(said.Remove))
+	if err := l.acted.did(ctx, "calibration", fmt.Sprintf("%s, version %s, %d of %d images removed", name, v.ID, len(said.Remove), *said.Reviewed)); err != nil {
+		return nil, err
+	}
 	return map[string]any{"detector": name, "version": v.ID, "sha256": v.SHA256, "threshold": number(d.Threshold), "calibration": len(d.CalibrationScores), "review": d.Training.Review}, nil
 }
 
@@ -283,6 +293,8 @@ func (l *learnRequests) activate(ctx context.Context, r *http.Request) (any, err
 		l.log.Error("a version was not activated", "request", idOf(ctx), "detector", name, "version", asked.Version, "error", err)
 		return nil, refuse(http.StatusUnprocessableEntity, "it could not be loaded or failed its test, and the old one stays; the log says why")
 	}
-	l.log.Info("a version was activated", "detector", name, "version", asked.Version)
+	if err := l.acted.did(ctx, "activate", name+", version "+asked.Version); err != nil {
+		return nil, err
+	}
 	return l.describe(ctx, name)
 }

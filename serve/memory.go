@@ -355,6 +355,22 @@ func byOf(ctx context.Context) string {
 	return w.Name
 }
 
+// acted makes lines of the audit trail of what people do with a service.
+type acted struct {
+	store verdicts // nil remembers nothing
+	log   *slog.Logger
+}
+
+// did notes what who asks did, with what.
+func (a acted) did(ctx context.Context, what, with string) error {
+	by := byOf(ctx)
+	a.log.Info("somebody did something", "request", idOf(ctx), "what", what, "with", with, "by", by)
+	if a.store == nil {
+		return nil
+	}
+	return asked(a.store.Review(ctx, []store.Review{{ID: what, Decision: store.Acted, Class: with, By: by, Time: time.Now()}}))
+}
+
 // classesOf are those of all detectors.
 func classesOf(open detectors) []string {
 	var all []string

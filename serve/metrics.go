@@ -29,6 +29,7 @@ type metrics struct {
 	notStored       prometheus.Counter
 	notKept         prometheus.Counter
 	connections     prometheus.Counter
+	unwatched       prometheus.Counter
 	deliveries      *prometheus.CounterVec
 }
 
@@ -63,6 +64,7 @@ func newMetrics() *metrics {
 		notStored:   counter("not_stored_total", "Verdicts that were answered and not stored."),
 		deliveries:  counters("webhook_deliveries_total", "Attempts to send an event to the webhook: taken or failed.", "result"),
 		connections: counter("refused_connections_total", "Connections that were ended, as their client had too many, or not taken, as there were no file descriptors."),
+		unwatched:   counter("unwatched_images_total", "Images of sources that are not watched for drift by themselves but with others."),
 		notKept:     counter("not_kept_total", "Images that were to be kept and were not."),
 	}
 }
@@ -97,12 +99,13 @@ type versions struct{ *Server }
 var versionInfo = prometheus.NewDesc("mlrbfn_detector_info", "1 for each detector that is open.", []string{"detector", "version"}, nil)
 
 var (
-	driftWealth = prometheus.NewDesc("mlrbfn_drift_log_wealth", "Logarithm of the capital of the test for drift: evidence against images like the calibration images.", []string{"detector", "version", "source"}, nil)
-	driftAlarm  = prometheus.NewDesc("mlrbfn_drift_alarm", "How many alarms of drift are raised: of all images together, and of classes.", []string{"detector", "version", "source"}, nil)
+	driftWealth  = prometheus.NewDesc("mlrbfn_drift_log_wealth", "Logarithm of the capital of the test for drift: evidence against images like the calibration images.", []string{"detector", "version", "source"}, nil)
+	driftAlarm   = prometheus.NewDesc("mlrbfn_drift_alarm", "How many alarms are raised: of drift, of all images together and of classes, and of more flagged images than promised.", []string{"detector", "version", "source"}, nil)
+	flaggedAlarm = prometheus.NewDesc("mlrbfn_flagged_alarm", "1 while more images are flagged than promised.", []string{"detector", "version", "source"}, nil)
 )
 
 func (v versions) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{versionInfo, driftWealth, driftAlarm} {
+	for _, d := range []*prometheus.Desc{versionInfo, driftWealth, driftAlarm, flaggedAlarm} {
 		to <- d
 	}
 }
@@ -117,11 +120,9 @@ func (v versions) Collect(to chan<- prometheus.Metric) {
 		if d.All == nil {
 			continue
 		}
-		alarms := 0
-		for _, m := range append(d.Classes, *d.All) {
-			if m.Alarm {
-				alarms++
-			}
+		alarms := len(d.Alarms)
+		if f := d.Flagged; f != nil {
+			to <- prometheus.MustNewConstMetric(flaggedAlarm, prometheus.GaugeValue, map[bool]float64{true: 1}[f.Alarm], d.Detector, d.Version, d.Source)
 		}
 		to <- prometheus.MustNewConstMetric(driftWealth, prometheus.GaugeValue, d.All.LogWealth, d.Detector, d.Version, d.Source)
 		to <- prometheus.MustNewConstMetric(driftAlarm, prometheus.GaugeValue, float64(alarms), d.Detector, d.Version, d.Source)

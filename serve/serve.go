@@ -107,6 +107,12 @@ type Options struct {
 	// Alpha is the chance that an alarm of drift is ever raised without cause, for each
 	// source; 0 is DefaultAlpha.
 	Alpha float64
+	// MaxFalseAlarms is the share of images that may be flagged, above which an alarm is
+	// raised; 0 is what each detector promises.
+	MaxFalseAlarms float64
+	// Sources are those that are watched each by itself, and all others together; nil is the
+	// first that come.
+	Sources []string
 	// Log gets what happens; nil logs nothing.
 	Log *slog.Logger
 	// Version is that of the program.
@@ -172,10 +178,11 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 	if err := check(&opts); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, events: newHub(), drift: newDrifts(opts.Alpha, opts.Store, opts.Log)}
+	s := &Server{opts: opts, events: newHub()}
 	s.responder = responder{log: opts.Log, timeout: opts.Timeout, reading: opts.ReadTimeout, metrics: newMetrics(),
 		places: newPlaces(opts.Running, opts.Waiting, opts.PerClient, extractor.DecodeMemory())}
 	s.wrong.log = opts.Log
+	s.drift = newDrifts(&s.opts, s.metrics.unwatched.Inc)
 	s.memory = &memory{images: opts.Images, features: opts.KeepFeatures != 0, drift: s.drift, events: s.events, metrics: s.metrics, log: s.log}
 	s.judge = newJudge(s.places, s.memory)
 	if err := s.openAccess(); err != nil {
@@ -281,6 +288,10 @@ func check(o *Options) error {
 		return options.Errorf("MaxImages", "requests of %d images are never let in, as at most %d images run and wait", o.MaxImages, o.Running+o.Waiting)
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return options.Errorf("CertFile", "a certificate needs its key, and a key its certificate")
+	case o.MaxFalseAlarms < 0 || o.MaxFalseAlarms >= 1:
+		return options.Errorf("MaxFalseAlarms", "%g: a share lies between 0 and 1", o.MaxFalseAlarms)
+	case len(o.Sources) >= maxSources:
+		return options.Errorf("Sources", "%d; %d can be watched", len(o.Sources), maxSources-1)
 	case !(o.Alpha > 0 && o.Alpha < 1):
 		return options.Errorf("Alpha", "%g: a chance lies between 0 and 1", o.Alpha)
 	}

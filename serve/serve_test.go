@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -881,6 +882,16 @@ func TestOpenAPI(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("described are\n%s\nand offered\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestOpenAPIIsValid: it is what a validator takes for a description.
+func TestOpenAPIIsValid(t *testing.T) {
+	if err := exec.Command("python3", "-c", "import openapi_spec_validator").Run(); err != nil {
+		t.Skip("Python has no openapi_spec_validator")
+	}
+	if text, err := exec.Command("python3", "-m", "openapi_spec_validator", "openapi.json").CombinedOutput(); err != nil {
+		t.Errorf("%s", text)
 	}
 }
 

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -42,8 +43,10 @@ func (s *Server) runWebhook(ctx context.Context) {
 type alarmData struct {
 	Detector           string  `json:"detector"` // SHA-256 of its file, as in verdicts
 	Source             string  `json:"source"`
-	Class              string  `json:"class,omitempty"` // "" is all images together
-	RaisedAt           uint64  `json:"raised_at"`       // at which image
+	Class              string  `json:"class,omitempty"`    // "" is all images together
+	Flagged            uint64  `json:"flagged,omitempty"`  // of an alarm that more are flagged than
+	Promised           float64 `json:"promised,omitempty"` // promised: how many images, and the share
+	RaisedAt           uint64  `json:"raised_at"`          // at which image
 	LogWealth          float64 `json:"log_wealth"`
 	Threshold          float64 `json:"threshold"`
 	ChanceWithoutCause float64 `json:"chance_without_cause"`
@@ -85,12 +88,31 @@ func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
 			if m.RaisedAt() > 0 {
 				raised = append(raised, webhook.Alarm{
 					Key: fmt.Sprintf("%s/%s/%d", key, class, m.RaisedAt()), Source: source,
-					Data: alarmData{detector, source, class, m.RaisedAt(), m.LogWealth(), m.Threshold(), d.alpha},
+					Data: alarmData{
+						Detector: detector, Source: source, Class: class, RaisedAt: m.RaisedAt(), LogWealth: m.LogWealth(), Threshold: m.Threshold(), ChanceWithoutCause: d.alpha,
+					},
 				})
 			}
 		}
 		d.alarmsOf[key] = alarmsOf{sum, raised}
 		all = append(all, raised...)
+	}
+	besides, err := d.store.States(ctx, besideKey)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range besides {
+		var b beside
+		if err := json.Unmarshal(value, &b); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		if f := b.Flagged; f != nil && f.RaisedAt() > 0 {
+			detector, source, _ := strings.Cut(strings.TrimPrefix(key, besideKey), "/")
+			all = append(all, webhook.Alarm{Key: fmt.Sprintf("%s/%d", key, f.RaisedAt()), Source: source, Data: alarmData{
+				Detector: detector, Source: source, Flagged: f.Flagged(), Promised: f.Promised(),
+				RaisedAt: f.RaisedAt(), LogWealth: f.LogWealth(), Threshold: f.Threshold(), ChanceWithoutCause: d.alpha,
+			}})
+		}
 	}
 	return all, nil
 }

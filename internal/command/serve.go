@@ -69,6 +69,9 @@ func addServe(c *command) {
 	c.IntVar(&v.opts.KeepFeatures, "keep-features", serve.DefaultKeepFeatures, "store the features of the newest `N` images, for learning (0: none; -1: all)")
 	c.StringVar(&v.opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
 	c.Float64Var(&v.opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
+	c.Float64Var(&v.opts.MaxFalseAlarms, "max-false-alarms", 0, "raise an alarm when a larger `SHARE` of images is flagged (default: what the detector promises)")
+	c.StringArrayVar(&v.opts.Sources, "source", nil, "`NAME` of a source that is watched for drift by itself, all others together (repeat; default: the first 63 that come)")
+	c.means("source", "Sources")
 	c.StringArrayVar(&v.watch, "watch", nil, "judge the images that come to lie in `[SOURCE=]DIR`, too (repeat for several; needs --store)")
 	c.means("watch", "Folders")
 	c.DurationVar(&v.opts.FolderSettle, "watch-settle", images.WatchSettle, "a file of --watch is whole when it has not changed for `TIME`")
@@ -82,7 +85,7 @@ func addServe(c *command) {
 	c.section("log")
 	Choice(c.FlagSet, &v.format, "log", "text", "text|json", "form of the log on standard error")
 	c.addQuiet("log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "drain-delay", "poll",
+	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "max-false-alarms", "source", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "drain-delay", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = v.run

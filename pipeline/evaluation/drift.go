@@ -107,11 +107,15 @@ func odds(p float64) [bets]float64 {
 //
 // [NewMartingale] makes one. It is not for concurrent use.
 type Martingale struct {
-	alpha float64
+	capital
 	cells driftCells
 	rng   *rand.PCG
+}
 
-	steps     uint64 // scores of the stream since the start or Reset
+// capital is bet on a stream not being as it should.
+type capital struct {
+	alpha     float64
+	steps     uint64 // of the stream since the start or Reset
 	logActive float64
 	parts     [bets]float64 // of the active capital, by bet; their sum is 1
 	highest   float64       // log of the most capital so far
@@ -128,7 +132,7 @@ func NewMartingale(o DriftOptions, calibration []float64, seed uint64) *Martinga
 	if err := o.Check(); err != nil {
 		panic(err)
 	}
-	m := &Martingale{alpha: cmp.Or(o.Alpha, 0.01), rng: rand.NewPCG(seed, 0x64726966740a)}
+	m := &Martingale{capital: capital{alpha: cmp.Or(o.Alpha, 0.01)}, rng: rand.NewPCG(seed, 0x64726966740a)}
 	grid, ranked := o.Grid, calibration
 	if len(grid) == 0 {
 		const apart = 16
@@ -156,7 +160,7 @@ func (o DriftOptions) Check() error {
 // Reset begins a new test with the capital 1, for when an alarm has been dealt with.
 // The scores so far stay those that others are ranked among. The promise holds for
 // each test by itself.
-func (m *Martingale) Reset() {
+func (m *capital) Reset() {
 	m.steps, m.raisedAt, m.highest = 0, 0, 0
 	m.logActive = math.Log(1 - inReserve)
 	for i := range m.parts {
@@ -174,25 +178,20 @@ func (m *Martingale) Add(score float64) DriftAlarm {
 	u := float64(m.rng.Uint64()>>11) / (1 << 53)
 	p := (float64(below) + u*float64(equal+1)) / float64(m.cells.n+1)
 	m.cells.add(cell)
-	m.bet(p)
-	wealth := m.LogWealth()
-	m.highest = max(m.highest, wealth)
-	now := m.raisedAt == 0 && wealth >= -math.Log(m.alpha)
-	if now {
-		m.raisedAt = m.steps
-	}
-	return DriftAlarm{PValue: p, LogWealth: wealth, Raised: m.raisedAt > 0, Now: now}
+	a := m.bet(odds(p))
+	a.PValue = p
+	return a
 }
 
-// bet bets on the next p-value.
-func (m *Martingale) bet(p float64) {
+// bet multiplies the parts of the capital by what the bets on the next of the stream won.
+func (m *capital) bet(won [bets]float64) DriftAlarm {
 	m.steps++
 	paid := 0.0 // from the reserve, as a share of the active capital
 	if m.logActive < 700 {
 		paid = math.Exp(math.Log(reserve(m.steps-1)-reserve(m.steps)) - m.logActive)
 	}
 	total := 0.0
-	for i, times := range odds(p) {
+	for i, times := range won {
 		part := (m.parts[i] + paid/bets) / (1 + paid)
 		part = (1-jump)*part + jump/bets
 		m.parts[i] = part * times
@@ -202,10 +201,17 @@ func (m *Martingale) bet(p float64) {
 		m.parts[i] /= total
 	}
 	m.logActive += math.Log1p(paid) + math.Log(total)
+	wealth := m.LogWealth()
+	m.highest = max(m.highest, wealth)
+	now := m.raisedAt == 0 && wealth >= -math.Log(m.alpha)
+	if now {
+		m.raisedAt = m.steps
+	}
+	return DriftAlarm{LogWealth: wealth, Raised: m.raisedAt > 0, Now: now}
 }
 
 // LogWealth returns the natural logarithm of the capital, 0 at the start.
-func (m *Martingale) LogWealth() float64 {
+func (m *capital) LogWealth() float64 {
 	if m.steps == 0 {
 		return 0
 	}
@@ -214,14 +220,14 @@ func (m *Martingale) LogWealth() float64 {
 }
 
 // Highest returns the logarithm of the most capital since the start.
-func (m *Martingale) Highest() float64 { return m.highest }
+func (m *capital) Highest() float64 { return m.highest }
 
 // Threshold returns the logarithm of the capital that raises the alarm.
-func (m *Martingale) Threshold() float64 { return -math.Log(m.alpha) }
+func (m *capital) Threshold() float64 { return -math.Log(m.alpha) }
 
 // Steps returns how many scores of the stream came since the start or Reset.
-func (m *Martingale) Steps() uint64 { return m.steps }
+func (m *capital) Steps() uint64 { return m.steps }
 
 // RaisedAt returns the number of the score, from 1 on, that raised the alarm, 0 if
 // none did.
-func (m *Martingale) RaisedAt() uint64 { return m.raisedAt }
+func (m *capital) RaisedAt() uint64 { return m.raisedAt }

@@ -17,7 +17,7 @@ func TestFair(t *testing.T) {
 			before, mean := m.LogWealth(), 0.0
 			for at := range 100 {
 				next := *m
-				next.bet((float64(at) + 0.5) / 100)
+				next.bet(odds((float64(at) + 0.5) / 100))
 				mean += math.Exp(next.LogWealth()-before) / 100
 			}
 			if math.Abs(mean-1) > 1e-9 {
@@ -28,7 +28,7 @@ func TestFair(t *testing.T) {
 		if i > 20_000 { // much capital, too
 			p *= 0.5
 		}
-		m.bet(p)
+		m.bet(odds(p))
 	}
 	if m.LogWealth() < 500 {
 		t.Errorf("the capital is only e^%v", m.LogWealth())

@@ -1,0 +1,142 @@
+package serve
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/store"
+)
+
+// sources are the states of a service's sources, by name.
+func (w *world) sources(t *testing.T) map[string]sourceDrift {
+	t.Helper()
+	w.drift.update(t.Context(), false)
+	all := map[string]sourceDrift{}
+	for _, s := range w.drift.list() {
+		all[s.Source] = s
+	}
+	return all
+}
+
+// came notes verdicts of a source, of which flagged are.
+func (w *world) came(source string, n int, flagged func(i int) bool) {
+	d := w.detectors.Use("")
+	defer d.Release()
+	scores := d.CalibrationScores
+	for i := range n {
+		w.drift.add(d.Loaded, source, pipeline.Verdict{Class: d.Classes[0], Score: scores[i%len(scores)], OOD: flagged(i)})
+	}
+}
+
+// tooManyFlagged counts the alarms that more are flagged than promised.
+func (s sourceDrift) tooManyFlagged() (n int) {
+	for _, a := range s.Alarms {
+		if a.Kind == "flagged" && a.Since != nil {
+			n++
+		}
+	}
+	return n
+}
+
+func never(int) bool { return false }
+
+// TestTooManySources: whatever names clients give sources, no image is unwatched: from the
+// 64th on sources are watched together, which log, metrics and the answer say, and a source
+// that is idle makes room.
+func TestTooManySources(t *testing.T) {
+	var text logged
+	w, _ := remembering(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&text, nil)) })
+	for i := range 2 * maxSources {
+		w.came(fmt.Sprint("x", i), 1, never)
+	}
+	w.came("gate", 60, func(int) bool { return true })
+	all := w.sources(t)
+	if len(all) != maxSources+1 || all[otherSources].tooManyFlagged() != 1 {
+		t.Errorf("%d sources, %+v", len(all), all[otherSources])
+	}
+	if n := strings.Count(text.String(), "level=ERROR msg=\"there are too many sources"); n != 1 {
+		t.Errorf("the log says so %d times:\n%s", n, text.String())
+	}
+	metrics := httptest.NewServer(w.MetricsHandler())
+	defer metrics.Close()
+	_, _, offered := ask(t, "GET", metrics.URL+"/metrics", nil, nil)
+	if want := fmt.Sprintf("mlrbfn_unwatched_images_total %d\n", maxSources+60); !strings.Contains(offered, want) {
+		t.Errorf("no %s", want)
+	}
+	_, _, said := ask(t, "GET", w.url+"/v1/drift", nil, nil)
+	if !strings.Contains(said, fmt.Sprintf(`"watched_together":%d`, maxSources+60)) {
+		t.Error(said)
+	}
+	w.drift.mu.Lock()
+	for _, s := range w.drift.sources {
+		s.last, s.unsaved = time.Now().Add(-2*idleFew), false
+	}
+	w.drift.mu.Unlock()
+	w.came("gate", 1, never)
+	if all := w.sources(t); all["gate"].All == nil || all["gate"].All.Images != 1 || all[otherSources].All == nil {
+		t.Errorf("an idle source makes no room: %+v", all["gate"])
+	}
+}
+
+// TestNamedSources: those that are named are watched by themselves, whatever others come.
+func TestNamedSources(t *testing.T) {
+	w, _ := remembering(t, func(o *Options) { o.Sources = []string{"gate"} })
+	for i := range 2 * maxSources {
+		w.came(fmt.Sprint("x", i), 1, never)
+	}
+	w.came("gate", 3, never)
+	if all := w.sources(t); len(all) != 2 || all["gate"].All.Images != 3 || all[otherSources].All.Images != 2*maxSources {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestPromiseIsWatched: a share of flagged images above the promised one is noticed from the
+// first image on, and again after a reset, which is that of one source and a line of the
+// trail.
+func TestPromiseIsWatched(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("0123456789abcdef-ann ann operate\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, db := remembering(t, func(o *Options) { o.TokenFile, o.MaxFalseAlarms = tokens, 0.05 })
+	post := func(path string, want int) {
+		t.Helper()
+		if status, _, text := ask(t, "POST", w.url+path, map[string]string{"Authorization": "Bearer 0123456789abcdef-ann"}, nil); status != want {
+			t.Fatalf("%s: %d %s", path, status, text)
+		}
+	}
+	fifth := func(i int) bool { return i%5 == 0 }
+	for round := range 2 {
+		w.came("gate", 150, fifth)
+		w.came("yard", 150, fifth)
+		w.came("calm", 150, func(i int) bool { return i%40 == 0 })
+		all := w.sources(t)
+		for name, alarms := range map[string]int{"gate": 1, "yard": 1, "calm": 0} {
+			if s := all[name]; s.tooManyFlagged() != alarms || s.Flagged.Promised != 0.05 {
+				t.Errorf("round %d, %s: %+v", round, name, s)
+			}
+		}
+		post("/v1/drift/reset", 400)
+		post("/v1/drift/reset?source=gate", 400)
+		post("/v1/drift/reset?source=none&detector=main", 404)
+		post("/v1/drift/acknowledge?source=yard&detector=main", 200)
+		post("/v1/drift/reset?source=gate&detector=main", 200)
+		if all = w.sources(t); len(all["gate"].Alarms) != 0 || all["yard"].tooManyFlagged() != 1 || all["yard"].Acknowledged == nil || all["yard"].Acknowledged.By != "ann" {
+			t.Errorf("after the reset: %+v\n%+v", all["gate"], all["yard"])
+		}
+	}
+	lines, err := db.Reviews(t.Context(), "drift/reset")
+	if err != nil || len(lines) != 2 || lines[0].By != "ann" || lines[0].Decision != store.Acted || lines[0].Class != "main, gate" {
+		t.Errorf("%+v, %v", lines, err)
+	}
+	if _, err := db.Verify(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
