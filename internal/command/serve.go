@@ -53,7 +53,7 @@ func addServe(c *command) {
 	c.section("addresses")
 	c.StringArrayVar(&v.listen, "listen", []string{"127.0.0.1:8080"}, "`ADDRESS`, or unix:FILE (repeat for several; sockets of systemd come first)")
 	c.StringVar(&v.metrics, "metrics-listen", "", "`ADDRESS` of /metrics for Prometheus (default: none)")
-	c.StringVar(&v.opts.TokenFile, "token-file", "", "`FILE` with tokens that requests need, one a line: TOKEN, or TOKEN NAME judge,read,review,operate")
+	c.StringVar(&v.opts.TokenFile, "token-file", "", "`FILE` with tokens that requests need, with names and roles")
 	c.BoolVar(&v.opts.OpenToAll, "insecure-without-token", false, "let everybody in who reaches the address")
 	c.StringVar(&v.opts.CertFile, "tls-cert", "", "certificate `FILE`, read again when it changes")
 	c.StringVar(&v.opts.KeyFile, "tls-key", "", "key `FILE` of the certificate")
