@@ -87,6 +87,9 @@ func (s *folders) known(ctx context.Context, ids []string) (map[string]bool, err
 		}
 		all := map[string]brokenFile{}
 		for key, value := range values {
+			if len(value) == 0 {
+				continue // it was repaired
+			}
 			var b brokenFile
 			if err := json.Unmarshal(value, &b); err != nil {
 				return nil, err
@@ -138,7 +141,7 @@ func (s *folders) image(ctx context.Context, source string, img images.WatchedIm
 	}
 	o.stored = true
 	m.tell(d.Loaded, &o, &v)
-	return nil
+	return s.repaired(ctx, source, nameOf(img.Path), "")
 }
 
 // wait returns after a time, or with the error of ctx.
@@ -165,7 +168,30 @@ func (s *folders) note(ctx context.Context, source string, img images.WatchedIma
 	s.mu.Lock()
 	s.broken[img.ID] = b
 	s.mu.Unlock()
+	if err := s.repaired(ctx, source, b.Path, img.ID); err != nil {
+		return err
+	}
 	s.log.Warn("a file of a folder cannot be judged", "source", source, "path", b.Path, "error", text)
+	return nil
+}
+
+// repaired forgets what was wrong with a file whose content is another one now; that with the
+// id stays.
+func (s *folders) repaired(ctx context.Context, source, path, id string) error {
+	s.mu.Lock()
+	var gone []string
+	for other, b := range s.broken {
+		if b.Source == source && b.Path == path && other != id {
+			gone = append(gone, other)
+			delete(s.broken, other)
+		}
+	}
+	s.mu.Unlock()
+	for _, other := range gone {
+		if err := s.store.SetState(ctx, brokenKey+other, nil); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -56,6 +56,7 @@ func (s *Server) routes() []route {
 	if s.opts.Store != nil {
 		did.store = s.opts.Store
 	}
+	hook := &webhookRequests{webhook: s.webhook, acted: did}
 	learning := &learnRequests{detectors: s.detectors, log: s.log, acted: did}
 	if s.learner != nil {
 		learning.jobs, learning.learned = s.learner, s.learner
@@ -66,7 +67,7 @@ func (s *Server) routes() []route {
 	}
 	memory := &memoryRequests{store: s.opts.Store, memory: s.memory, detectors: s.detectors, reasons: reviews.reasonsOf}
 	drift := &driftRequests{alpha: s.opts.Alpha, watch: s.drift, counts: s.opts.Store, detectors: s.detectors, acted: did}
-	models := &modelRequests{acted: did, detectors: s.detectors, draining: &s.draining, version: s.opts.Version}
+	models := &modelRequests{acted: did, judged: &s.judge.judged, detectors: s.detectors, draining: &s.draining, version: s.opts.Version}
 	judge := &judgeRequests{
 		detectors: s.detectors, judge: s.judge, explain: s.explain, metrics: s.metrics,
 		stores: s.opts.Store != nil, maxBody: s.opts.MaxBody, maxImages: s.opts.MaxImages,
@@ -81,12 +82,15 @@ func (s *Server) routes() []route {
 		{pattern: "GET /v1/verdicts/{id}", role: access.Read, answer: memory.ask(memory.get)},
 		{pattern: "GET /v1/counts", role: access.Read, answer: memory.ask(memory.count)},
 		{pattern: "POST /v1/reviews", role: access.Review, answer: memory.ask(memory.review)},
+		{pattern: "GET /v1/head", role: access.Read, answer: memory.ask(memory.head)},
 		{pattern: "GET /v1/images/{hash}", role: access.Read, answer: memory.image},
 		{pattern: "GET /v1/queue", role: access.Read, answer: memory.ask(reviews.queue)},
 		{pattern: "GET /v1/discover", role: access.Read, answer: memory.ask(reviews.discover)},
 		{pattern: "GET /v1/detectors/{name}/images/{row}", role: access.Read, answer: reviews.trainingImage},
 		{pattern: "GET /v1/detectors/{name}/thresholds", role: access.Read, answer: reviews.thresholds},
 		{pattern: "GET /v1/events", role: access.Read, stream: s.listenToEvents},
+		{pattern: "GET /v1/webhook", role: access.Read, answer: hook.refused},
+		{pattern: "POST /v1/webhook/again", role: access.Operate, answer: hook.again},
 		{pattern: "GET /v1/broken", role: access.Read, answer: s.folders.listBroken},
 		{pattern: "GET /v1/drift", role: access.Read, answer: drift.list},
 		{pattern: "GET /v1/drift/course", role: access.Read, answer: memory.ask(drift.course)},
@@ -107,6 +111,9 @@ func (s *Server) routes() []route {
 		{pattern: "GET /v2/models/{name}", answer: models.metadata},
 		{pattern: "GET /v2/models/{name}/ready", answer: models.ready},
 		{pattern: "GET /v2/models/{name}/config", answer: models.config},
+		{pattern: "GET /v2/models/{name}/stats", answer: models.statistics},
+		{pattern: "GET /v2/models/{name}/versions/{version}/stats", answer: models.statistics},
+		{pattern: "POST /v2/repository/models/{name}/unload", role: access.Operate, answer: models.unload},
 		{pattern: "POST /v2/models/{name}/infer", role: access.Judge, body: true, answer: judge.infer},
 		{pattern: "GET /v2/models/{name}/versions/{version}", answer: models.metadata},
 		{pattern: "GET /v2/models/{name}/versions/{version}/ready", answer: models.ready},

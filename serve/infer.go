@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
@@ -36,6 +38,7 @@ type modelRequests struct {
 	draining  *atomic.Bool // the service ends
 	version   string       // of the program
 	acted     acted
+	judged    *judgedImages
 }
 
 func (m *modelRequests) live(context.Context, *http.Request) (any, error) {
@@ -159,6 +162,70 @@ func (m *modelRequests) load(ctx context.Context, r *http.Request) (any, error) 
 		return nil, err
 	}
 	return m.index(ctx, r)
+}
+
+// unload answers POST /v2/repository/models/NAME/unload: no detector is taken away while the
+// service runs.
+func (m *modelRequests) unload(context.Context, *http.Request) (any, error) {
+	return nil, refuse(http.StatusBadRequest, "detectors are those of the command line, and none can be unloaded")
+}
+
+// statistics answers GET /v2/models/NAME/stats, in Triton's form.
+func (m *modelRequests) statistics(_ context.Context, r *http.Request) (any, error) {
+	type duration struct {
+		Count uint64 `json:"count"`
+		NS    uint64 `json:"ns"`
+	}
+	return m.about(r, func(d *pool.Loaded) any {
+		good, bad := m.judged.of(d.Name)
+		return map[string]any{"model_stats": []any{map[string]any{
+			"name": d.Name, "version": d.Version(), "last_inference": good.last.UnixMilli(), "inference_count": good.n, "execution_count": good.n,
+			"inference_stats": map[string]duration{
+				"success": {good.n, uint64(good.took)}, "fail": {bad.n, uint64(bad.took)}, "queue": {}, "compute_input": {}, "compute_infer": {good.n, uint64(good.took)}, "compute_output": {},
+			},
+			"batch_stats": []any{},
+		}}}
+	})
+}
+
+// judgedImages counts images that were judged, by detector.
+type judgedImages struct {
+	mu  sync.Mutex
+	all map[string]*[2]judgedKind
+}
+
+type judgedKind struct {
+	n    uint64
+	took time.Duration
+	last time.Time
+}
+
+func (j *judgedImages) add(detector string, failed bool, since time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.all == nil {
+		j.all = map[string]*[2]judgedKind{}
+	}
+	if j.all[detector] == nil {
+		j.all[detector] = &[2]judgedKind{}
+	}
+	kind := &j.all[detector][0]
+	if failed {
+		kind = &j.all[detector][1]
+	}
+	kind.n++
+	kind.last = time.Now()
+	kind.took += kind.last.Sub(since)
+}
+
+// of returns those of a detector that have a verdict, and those that have none.
+func (j *judgedImages) of(detector string) (good, bad judgedKind) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if all := j.all[detector]; all != nil {
+		return all[0], all[1]
+	}
+	return good, bad
 }
 
 // infer answers POST /v2/models/NAME/infer.

@@ -59,6 +59,7 @@ type judge struct {
 	flights pool.Flight[flightKey, rowVerdict]
 	rowsOf  pool.Gather[*pool.Loaded, []float32, pipeline.Verdict] // that wait to be judged
 	shadows shadows
+	judged  judgedImages
 	memory  *memory
 	metrics *metrics
 	log     *slog.Logger
@@ -77,6 +78,7 @@ func (j *judge) seats(ctx context.Context) *seats {
 
 // one judges an image, unless the same is being judged already.
 func (j *judge) one(ctx context.Context, d *pool.Used, p picture) outcome {
+	start := time.Now()
 	key := flightKey{d.Loaded, sha256.Sum256(p.data)}
 	o := outcome{id: cmp.Or(p.id, store.NewID()), name: p.name, sha256: hex.EncodeToString(key.hash[:]), data: p.data}
 	d.Retain() // by the flight, which may go on without this request
@@ -98,6 +100,7 @@ func (j *judge) one(ctx context.Context, d *pool.Used, p picture) outcome {
 		d.Release()
 		j.metrics.shared.Inc()
 	}
+	j.judged.add(d.Name, o.err != nil, start)
 	j.metrics.judged(d.Name, o)
 	return o
 }

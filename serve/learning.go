@@ -96,7 +96,7 @@ func (s *Server) dropOldFeatures(ctx context.Context) (int, error) {
 	if err != nil || len(oldest) == 0 {
 		return 0, err
 	}
-	return s.opts.Store.DropFeatures(ctx, oldest[0].Time)
+	return s.opts.Store.DropFeatures(ctx, oldest[0].Seq)
 }
 
 // errNoLearning is for who asks a service that does not learn.

@@ -207,6 +207,7 @@ type (
 		Get(ctx context.Context, id string) (store.Record, error)
 		Reviews(ctx context.Context, id string) ([]store.Review, error)
 		Review(context.Context, []store.Review) error
+		Head(context.Context) (store.Head, error)
 		counter
 	}
 	counter interface {
@@ -369,6 +370,12 @@ func (a acted) did(ctx context.Context, what, with string) error {
 		return nil
 	}
 	return asked(a.store.Review(ctx, []store.Review{{ID: what, Decision: store.Acted, Class: with, By: by, Time: time.Now()}}))
+}
+
+// head answers GET /v1/head: the last line of the audit trail, to be noted elsewhere.
+func (m *memoryRequests) head(ctx context.Context, _ *http.Request) (any, error) {
+	head, err := m.store.Head(ctx)
+	return map[string]any{"head": head.String(), "lines": head.Seq}, asked(err)
 }
 
 // classesOf are those of all detectors.

@@ -101,6 +101,8 @@ type Options struct {
 	// which learning and groups of look-alikes need; 0 stores none, −1 those of all.
 	// Features of reviewed images stay.
 	KeepFeatures int
+	// KeepVerdicts is how long verdicts are kept, but for reviewed ones; 0 is for ever.
+	KeepVerdicts time.Duration
 	// LearnDir is a folder for the detectors that learn from reviews; "" is no learning.
 	// Replicas share one.
 	LearnDir string
@@ -227,7 +229,48 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 			every(beside, featuresEvery, func() { s.dropFeatures(beside) })
 		})
 	}
+	if opts.Store != nil {
+		s.background.Go(func() {
+			s.prune(beside)
+			s.sayHead(beside)
+			every(beside, headEvery, func() {
+				s.prune(beside)
+				s.sayHead(beside)
+			})
+		})
+	}
 	return s, nil
+}
+
+// headEvery is how often the log has the head of the audit trail, and old verdicts go.
+const headEvery = time.Hour
+
+// sayHead logs the head of the audit trail: where logs are kept elsewhere, it proves all
+// lines before.
+func (s *Server) sayHead(ctx context.Context) {
+	if head, err := s.opts.Store.Head(ctx); err == nil {
+		s.log.Info("the head of the audit trail", "head", head.String())
+	}
+}
+
+// prune removes verdicts that are too old.
+func (s *Server) prune(ctx context.Context) {
+	if s.opts.KeepVerdicts <= 0 {
+		return
+	}
+	all := 0
+	for n := -1; n != 0; all += n {
+		var err error
+		if n, err = s.opts.Store.Prune(ctx, time.Now().Add(-s.opts.KeepVerdicts), "mlrbfn serve"); err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("old verdicts were not removed", "error", err)
+			}
+			return
+		}
+	}
+	if all > 0 {
+		s.log.Info("old verdicts were removed", "lines", all)
+	}
 }
 
 // openAccess opens what says who may use the service.

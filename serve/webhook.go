@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -27,6 +28,38 @@ func (s *Server) openWebhook(ctx context.Context) (err error) {
 		return err
 	}
 	return s.webhook.Begin(ctx)
+}
+
+// webhookRequests are the requests about what the webhook refused.
+type webhookRequests struct {
+	webhook *webhook.Webhook // or nil
+	acted   acted
+}
+
+var errNoWebhook = refuse(http.StatusNotFound, "this service has no webhook")
+
+// refused answers GET /v1/webhook: how far it is behind, and what it refused.
+func (w *webhookRequests) refused(ctx context.Context, _ *http.Request) (any, error) {
+	if w.webhook == nil {
+		return nil, errNoWebhook
+	}
+	all, err := w.webhook.Refused(ctx)
+	if all == nil {
+		all = []webhook.Refused{}
+	}
+	return map[string]any{"behind_lines": w.webhook.Behind(), "refused": all}, asked(err)
+}
+
+// again answers POST /v1/webhook/again: what it refused is sent again.
+func (w *webhookRequests) again(ctx context.Context, _ *http.Request) (any, error) {
+	if w.webhook == nil {
+		return nil, errNoWebhook
+	}
+	taken, refused, err := w.webhook.Again(ctx)
+	if err == nil {
+		err = w.acted.did(ctx, "webhook/again", fmt.Sprintf("%d taken, %d refused", taken, refused))
+	}
+	return map[string]int{"taken": taken, "refused": refused}, asked(err)
 }
 
 // runWebhook sends until ctx is cancelled.

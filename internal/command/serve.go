@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/images"
@@ -67,6 +68,7 @@ func addServe(c *command) {
 	c.means("keep-size", "MaxBytes")
 	c.DurationVar(&v.keep.MaxAge, "keep-age", 0, "remove images after `TIME` (default: never)")
 	c.IntVar(&v.opts.KeepFeatures, "keep-features", serve.DefaultKeepFeatures, "store the features of the newest `N` images, for learning (0: none; -1: all)")
+	c.DurationVar(&v.opts.KeepVerdicts, "keep-verdicts", 0, "remove verdicts after `TIME`, such as 2160h, but for reviewed ones (default: never)")
 	c.StringVar(&v.opts.LearnDir, "learn-dir", "", "`DIR` for detectors that learn from reviews (default: the store's FILE with .learned)")
 	c.Float64Var(&v.opts.Alpha, "alpha", serve.DefaultAlpha, "`CHANCE` that an alarm of drift is ever raised without cause")
 	c.Float64Var(&v.opts.MaxFalseAlarms, "max-false-alarms", 0, "raise an alarm when a larger `SHARE` of images is flagged (default: what the detector promises)")
@@ -85,7 +87,7 @@ func addServe(c *command) {
 	c.section("log")
 	Choice(c.FlagSet, &v.format, "log", "text", "text|json", "form of the log on standard error")
 	c.addQuiet("log no requests, only what is wrong or changes")
-	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "learn-dir", "alpha", "max-false-alarms", "source", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "drain-delay", "poll",
+	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "keep-verdicts", "learn-dir", "alpha", "max-false-alarms", "source", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "drain-delay", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
 	c.required = []string{"detector"}
 	c.run = v.run
@@ -284,6 +286,21 @@ func listenAll(addresses []string, given bool) ([]net.Listener, error) {
 
 func listenOn(address string) (net.Listener, error) {
 	if file, ok := strings.CutPrefix(address, "unix:"); ok {
+		l, err := net.Listen("unix", file)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		// A service that was killed leaves its socket.
+		if info, failed := os.Lstat(file); failed != nil || info.Mode()&os.ModeSocket == 0 {
+			return nil, err
+		}
+		if conn, dialled := net.Dial("unix", file); dialled == nil {
+			conn.Close()
+			return nil, err
+		}
+		if failed := os.Remove(file); failed != nil {
+			return nil, errors.Join(err, failed)
+		}
 		return net.Listen("unix", file)
 	}
 	return net.Listen("tcp", address)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,7 +24,9 @@ import (
 // where it says postgres.
 type db struct {
 	postgres, readOnly bool
-	tallied            bool    // the store has the table counts, as all have but old ones that are only read
+	tallied            bool   // the store has the table counts, as all have but old ones that are only read
+	path               string // of an SQLite file, and
+	file               os.FileInfo
 	write, read        *sql.DB // one and the same with PostgreSQL; write is nil where only reading is allowed
 }
 
@@ -44,6 +47,11 @@ var errReadOnly = options.Errorf("ReadOnly", "the store was opened for reading o
 func (d *db) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	if d.readOnly {
 		return errReadOnly
+	}
+	if d.file != nil {
+		if now, err := os.Stat(d.path); err != nil || !os.SameFile(d.file, now) {
+			return fmt.Errorf("the file %s of the store is not the one that was opened: it was removed or replaced", d.path)
+		}
 	}
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -467,10 +475,10 @@ func (d *db) Features(ctx context.Context, ids []string) (map[string][]float32, 
 	return features, err
 }
 
-func (d *db) DropFeatures(ctx context.Context, before time.Time) (n int, err error) {
+func (d *db) DropFeatures(ctx context.Context, before int64) (n int, err error) {
 	err = d.inTx(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM features WHERE seq IN (SELECT f.seq FROM features f JOIN verdicts v ON v.seq = f.seq
-			WHERE v.time < $1 AND NOT EXISTS (SELECT 1 FROM reviews r WHERE r.id = v.id))`, before.UnixMicro())
+			WHERE v.seq < $1 AND NOT EXISTS (SELECT 1 FROM reviews r WHERE r.id = v.id))`, before)
 		if err != nil {
 			return err
 		}

@@ -75,7 +75,7 @@ func OpenImages(dir string, opts ImagesOptions) (*Images, error) {
 	if opts.MaxAge < 0 {
 		return nil, options.Errorf("MaxAge", "%v is negative", opts.MaxAge)
 	}
-	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	root, err := os.OpenRoot(dir)

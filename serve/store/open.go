@@ -98,6 +98,19 @@ func (d *db) openSQLite(ctx context.Context, path string) error {
 		}
 	}
 	if !d.readOnly {
+		if !exists { // before the driver makes one that others may read
+			f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+			if err != nil {
+				return err
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+		}
+		if d.file, err = os.Stat(path); err != nil {
+			return err
+		}
+		d.path = path
 		if d.write, err = sql.Open("sqlite", at(url.Values{"_txlock": {"immediate"}, "_pragma": {"journal_mode(WAL)", "synchronous(FULL)"}})); err == nil {
 			d.write.SetMaxOpenConns(1)
 		}

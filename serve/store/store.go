@@ -156,8 +156,19 @@ type Store interface {
 	// Features returns the features of verdicts by id; those without are missing.
 	Features(ctx context.Context, ids []string) (map[string][]float32, error)
 	// DropFeatures removes the features of the verdicts without a review that were
-	// stored before a time, and returns of how many.
-	DropFeatures(ctx context.Context, before time.Time) (int, error)
+	// stored before a line of the audit trail, and returns of how many.
+	DropFeatures(ctx context.Context, before int64) (int, error)
+	// Prune removes the oldest lines of the audit trail, as far as all of them are of before
+	// a time, but for verdicts with a review and for reviews. A line that by adds says up to
+	// which head they were, and Verify begins there. It returns how many lines went, not all
+	// at once: 0 says that none is left.
+	Prune(ctx context.Context, before time.Time, by string) (int, error)
+	// Compact gives the place of what was removed back to the disk, which PostgreSQL does by
+	// itself.
+	Compact(ctx context.Context) error
+	// Backup writes a copy of an SQLite store to a file that does not exist yet, while others
+	// use the store.
+	Backup(ctx context.Context, file string) error
 
 	// State returns the value of a key; the error wraps ErrNotFound if there is none.
 	State(ctx context.Context, key string) ([]byte, error)

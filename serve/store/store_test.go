@@ -41,7 +41,7 @@ func suite(t *testing.T, place func(t *testing.T) string) {
 	}{
 		{"round trip", testRoundTrip}, {"list", testList}, {"count", testCount}, {"features", testFeatures}, {"state", testState},
 		{"reviews", testReviews}, {"altered", testAltered}, {"known heads", testKnownHeads}, {"replicas", testReplicas},
-		{"versions", testVersions}, {"killed", testKilled},
+		{"prune", testPrune}, {"versions", testVersions}, {"killed", testKilled},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, place(t)) })
 	}
@@ -343,7 +343,7 @@ func testFeatures(t *testing.T, place string) {
 		want[v.ID] = v.Features
 	}
 	expect()
-	n, err := s.DropFeatures(ctx, list[3].Time)
+	n, err := s.DropFeatures(ctx, 4)
 	if must(t, err); n != 2 {
 		t.Errorf("dropped %d", n)
 	}

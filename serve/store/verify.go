@@ -40,7 +40,10 @@ func (d *db) Verify(ctx context.Context, known ...Head) (Head, error) {
 		}
 		expected[k.Seq] = k.Hash
 	}
-	var last hash
+	base, last, err := d.begins(ctx)
+	if err != nil {
+		return head, err
+	}
 	var lines lineHash
 	check := func(seq int64) error {
 		if want, ok := expected[seq]; ok && want != hex.EncodeToString(last[:]) && seq > 0 {
@@ -48,7 +51,15 @@ func (d *db) Verify(ctx context.Context, known ...Head) (Head, error) {
 		}
 		return nil
 	}
-	for next := int64(1); next <= head.Seq; {
+	for _, k := range known {
+		if k.Seq > 0 && k.Seq < base.Seq {
+			return head, &BrokenError{Seq: k.Seq, What: "it went with all lines up to " + base.String() + ", and nothing is left to prove it by"}
+		}
+	}
+	if err := check(base.Seq); err != nil {
+		return head, err
+	}
+	for next := base.Seq + 1; next <= head.Seq; {
 		until := min(next+linesAtATime-1, head.Seq)
 		block, err := d.lines(ctx, next, until)
 		if err != nil {

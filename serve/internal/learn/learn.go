@@ -409,7 +409,7 @@ func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *pool
 		return nil, err
 	}
 	dir := l.folder(job.Detector, job.ID)
-	if err := errors.Join(l.tidy(ctx, job.Detector), os.MkdirAll(dir, 0o777)); err != nil {
+	if err := errors.Join(l.tidy(ctx, job.Detector), os.MkdirAll(dir, 0o700)); err != nil {
 		return nil, err
 	}
 	root := ""

@@ -62,7 +62,7 @@ func (l *Learner) Trim(ctx context.Context, name, sha256 string, reviewed int, r
 		d = now
 		id := store.NewID()
 		file := filepath.Join(l.folder(name, id), DetectorFile)
-		err := os.MkdirAll(filepath.Dir(file), 0o777)
+		err := os.MkdirAll(filepath.Dir(file), 0o700)
 		if err == nil {
 			err = d.Save(file)
 		}

@@ -17,7 +17,9 @@
 //
 // Every verdict that is stored from the first start on is sent at least once, in the order
 // of storing, one after the other: an answer other than 2xx, or none, has the same event
-// sent again, after a pause that grows to MaxPause, for ever. What was taken is in the
+// sent again, after a pause that grows to MaxPause. One that is refused Tries times is set
+// aside, so that it does not block others; one that is not answered is tried for ever. An
+// answer of 410 ends it all. What was taken is in the
 // store, which outlives restarts, and replicas share it: one of them sends at a time, and
 // another goes on when it is gone. An event may come twice where a program ended, or a
 // connection broke, before its answer was noted; its id is the same. Alarms of drift are
@@ -76,6 +78,7 @@ type Options struct {
 	Sent func(err error)
 	Log  *slog.Logger // nil logs nothing
 
+	Tries    int           // after which an event that is answered otherwise than by 2xx is set aside; 0 is 12
 	Timeout  time.Duration // of one attempt; 0 is 10 s
 	MaxPause time.Duration // between two attempts; 0 is 5 min
 	Every    time.Duration // how often the store is asked for news; 0 is 1 s
@@ -120,6 +123,9 @@ type Webhook struct {
 	failures int       // in a row
 	told     time.Time // when the log was last told of them
 	behind   atomic.Int64
+	trying   string // the id of the event that was refused last
+	tries    int    // how often
+	gone     bool   // the receiver answered 410: it wants no more
 }
 
 const (
@@ -147,6 +153,7 @@ func New(opts Options) (*Webhook, error) {
 	if _, err := secrets(opts.SecretFile); err != nil {
 		return nil, options.Errorf("WebhookSecret", "%w", err)
 	}
+	opts.Tries = cmp.Or(opts.Tries, 12)
 	opts.Timeout, opts.MaxPause, opts.Every = cmp.Or(opts.Timeout, 10*time.Second), cmp.Or(opts.MaxPause, 5*time.Minute), cmp.Or(opts.Every, time.Second)
 	if opts.Data == nil {
 		opts.Data = func(r store.Record) any { return r }
@@ -177,6 +184,9 @@ func (w *Webhook) Run(ctx context.Context) {
 		more, err := w.turn(ctx)
 		switch {
 		case ctx.Err() != nil:
+			return
+		case w.gone:
+			w.opts.Log.Error("the webhook answers that it is gone (410): nothing is sent any more until the service starts again")
 			return
 		case err != nil:
 			w.failures++
@@ -339,7 +349,7 @@ func (w *Webhook) sendAlarms(ctx context.Context) (more bool, err error) {
 		if a.Sent {
 			continue
 		}
-		if err := w.send(ctx, a.ID, a.Event); err != nil {
+		if err := w.offer(ctx, a.ID, a.Event); err != nil {
 			return false, err
 		}
 		more = true
@@ -376,7 +386,7 @@ func (w *Webhook) sendVerdicts(ctx context.Context) (more bool, err error) {
 		}
 		body, err := event(r.ID, "mlrbfn.verdict", r.Source, r.Name, r.Time, w.opts.Data(r))
 		if err == nil {
-			err = w.send(ctx, r.ID, body)
+			err = w.offer(ctx, r.ID, body)
 		}
 		if err == nil {
 			err = w.note(ctx, func(s *state) { s.Seq = r.Seq })
@@ -416,6 +426,90 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("the answer has status %d", e.status) }
+
+// offer sends an event, or sets it aside once it was refused too often: an answer that is
+// about the event, and not that there is too much to do or a gateway without its service.
+func (w *Webhook) offer(ctx context.Context, id string, body []byte) error {
+	err := w.send(ctx, id, body)
+	status, answered := errors.AsType[*statusError](err)
+	switch {
+	case !answered:
+		return err
+	case status.status == http.StatusGone:
+		w.gone = true
+		return err
+	case slices.Contains([]int{http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}, status.status):
+		return err
+	}
+	if w.trying != id {
+		w.trying, w.tries = id, 0
+	}
+	if w.tries++; w.tries < w.opts.Tries {
+		return err
+	}
+	value, failed := json.Marshal(Refused{id, status.status, time.Now().UTC(), body})
+	if failed == nil {
+		failed = w.opts.Store.SetState(context.WithoutCancel(ctx), w.refusedKey(id), value)
+	}
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	w.opts.Log.Error("the webhook refuses an event, which is set aside", "id", id, "status", status.status, "attempts", w.tries)
+	return nil
+}
+
+// Refused is an event that was set aside.
+type Refused struct {
+	ID     string          `json:"id"`
+	Status int             `json:"status"` // of the last answer
+	Time   time.Time       `json:"time"`
+	Event  json.RawMessage `json:"event"`
+}
+
+func (w *Webhook) refusedKey(id string) string { return "refused-" + w.key + "/" + id }
+
+// Refused returns the events that were set aside, the first first.
+func (w *Webhook) Refused(ctx context.Context) (all []Refused, err error) {
+	values, err := w.opts.Store.States(ctx, w.refusedKey(""))
+	if err != nil {
+		return nil, err
+	}
+	for _, value := range values {
+		if len(value) == 0 {
+			continue // it was sent
+		}
+		var r Refused
+		if err := json.Unmarshal(value, &r); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Refused) int { return a.Time.Compare(b.Time) })
+	return all, nil
+}
+
+// Again sends the events that were set aside again, each once, and returns how many were taken
+// and how many were not.
+func (w *Webhook) Again(ctx context.Context) (taken, refused int, err error) {
+	all, err := w.Refused(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, r := range all {
+		if ctx.Err() != nil {
+			return taken, refused, ctx.Err()
+		}
+		if w.send(ctx, r.ID, r.Event) != nil {
+			refused++
+			continue
+		}
+		if err := w.opts.Store.SetState(ctx, w.refusedKey(r.ID), nil); err != nil {
+			return taken, refused, err
+		}
+		taken++
+	}
+	return taken, refused, nil
+}
 
 // send sends one event. Where the service ends meanwhile, the answer is awaited and noted,
 // so that the event does not come again.

@@ -266,6 +266,75 @@ func TestAlarms(t *testing.T) {
 	}
 }
 
+// TestSetAside: an event that the receiver refuses does not block others, and is sent again
+// when somebody asks for it; an answer of 410 ends it all.
+func TestSetAside(t *testing.T) {
+	s := opened(t)
+	var mu sync.Mutex
+	var taken []string
+	refuses, gone := "id-3", false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch id := q.Header.Get("webhook-id"); {
+		case gone:
+			w.WriteHeader(http.StatusGone)
+		case id == refuses:
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		default:
+			taken = append(taken, id)
+		}
+	}))
+	t.Cleanup(server.Close)
+	o := Options{URL: server.URL, SecretFile: secretFile(t), Store: s, Every: time.Millisecond, MaxPause: time.Millisecond, Tries: 3}
+	w, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan bool)
+	go func() {
+		w.Run(t.Context())
+		close(ended)
+	}()
+	until := func(n int) {
+		for {
+			mu.Lock()
+			now := len(taken)
+			mu.Unlock()
+			if now >= n {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	add(t, s, 0, 9) // of which 0, 3 and 6 are flagged
+	until(2)
+	aside, err := w.Refused(t.Context())
+	if err != nil || len(aside) != 1 || aside[0].ID != "id-3" || aside[0].Status != http.StatusUnprocessableEntity || !slices.Equal(taken, []string{"id-0", "id-6"}) {
+		t.Errorf("%v, %+v, %v", taken, aside, err)
+	}
+	if n, m, err := w.Again(t.Context()); n != 0 || m != 1 || err != nil {
+		t.Errorf("%d taken, %d refused, %v", n, m, err)
+	}
+	mu.Lock()
+	refuses = ""
+	mu.Unlock()
+	if n, m, err := w.Again(t.Context()); n != 1 || m != 0 || err != nil {
+		t.Errorf("%d taken, %d refused, %v", n, m, err)
+	}
+	if aside, err := w.Refused(t.Context()); err != nil || len(aside) != 0 {
+		t.Errorf("%+v, %v", aside, err)
+	}
+	mu.Lock()
+	gone = true
+	mu.Unlock()
+	add(t, s, 9, 10)
+	<-ended
+}
+
 func TestRefused(t *testing.T) {
 	s, file := opened(t), secretFile(t)
 	short := filepath.Join(t.TempDir(), "short")
