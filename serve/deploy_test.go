@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -38,6 +39,15 @@ func TestDashboard(t *testing.T) {
 	if err := json.Unmarshal(data, &board); err != nil {
 		t.Fatal(err)
 	}
+	rules, err := os.ReadFile(filepath.Join(testenv.Root(t), "deploy", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile(`mlrbfn_[a-z_]+`).FindAllString(string(rules), -1) {
+		if !strings.Contains(offered, "\n"+name) && !strings.HasPrefix(name, "mlrbfn_webhook_behind") {
+			t.Errorf("alerts.yaml: there is no metric %s", name)
+		}
+	}
 	shown := 0
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
@@ -50,5 +60,17 @@ func TestDashboard(t *testing.T) {
 	}
 	if shown < 20 {
 		t.Errorf("%d metrics are shown", shown)
+	}
+}
+
+// TestAlerts: the rules of alerts are raised when they should be.
+func TestAlerts(t *testing.T) {
+	if _, err := exec.LookPath("promtool"); err != nil {
+		t.Skip("there is no promtool here")
+	}
+	test := exec.Command("promtool", "test", "rules", "alerts.test.yaml")
+	test.Dir = filepath.Join(testenv.Root(t), "deploy")
+	if text, err := test.CombinedOutput(); err != nil {
+		t.Errorf("%s", text)
 	}
 }

@@ -45,6 +45,9 @@ type command struct {
 	cmd      *cobra.Command
 	title    string // of the section that the next flags belong to
 	required []string
+	// environment, unless "", is what the variables begin with that stand for flags which are
+	// not given: --token-file is PREFIX_TOKEN_FILE.
+	environment string
 	// readsURLs are the flags whose values may be URLs of what is read, and "" if what
 	// follows the flags may be some; writesURL is the flag that names what is written,
 	// perhaps in a bucket.
@@ -79,6 +82,9 @@ func newCommand(name, synopsis, short, about string) *command {
 
 // do runs the command, whose flags are set.
 func (c *command) do(ctx context.Context, s Streams) error {
+	if err := c.fromEnvironment(); err != nil {
+		return err
+	}
 	if err := needed(c.FlagSet, c.required); err != nil {
 		return err
 	}

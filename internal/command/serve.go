@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/pflag"
+
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/access"
@@ -39,7 +41,7 @@ type serving struct {
 var _ = declare("serve", 70, "--detector DETECTOR [flags]", "Judge images that come over HTTP",
 	`Answers POST /v1/detect with a verdict on the image that is its body, and the requests of the Open Inference Protocol (/v2). The page is at /, the description at /openapi.json.
 
-The first Ctrl-C or SIGTERM lets requests that have begun end, the second leaves at once.`, addServe)
+The first SIGTERM lets requests end, the second does not. $MLRBFN_SERVE_STORE stands for --store.`, addServe)
 
 func addServe(c *command) {
 	v := &serving{command: c}
@@ -89,7 +91,7 @@ func addServe(c *command) {
 	c.addQuiet("log no requests, only what is wrong or changes")
 	c.rare("host", "keep-dir", "keep-size", "keep-age", "keep-features", "keep-verdicts", "learn-dir", "alpha", "max-false-alarms", "source", "watch-settle", "watch-every", "webhook-secret", "webhook-on", "webhook-timeout", "max-images", "per-client", "per-client-connections", "trusted-proxy", "read-timeout", "drain", "drain-delay", "poll",
 		"threads", "provider", "open-timeout", "allow-drifted-features", "image-timeout", "onnxruntime", "shadow")
-	c.required = []string{"detector"}
+	c.required, c.environment = []string{"detector"}, "MLRBFN_SERVE"
 	c.run = v.run
 }
 
@@ -118,6 +120,32 @@ func (v *serving) addLimits() {
 	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
 	addDriftFlag(c.FlagSet, backbone)
 	v.running = &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
+}
+
+// fromEnvironment sets the flags that are not given from variables: those that may be
+// repeated have a value in each line.
+func (c *command) fromEnvironment() error {
+	if c.environment == "" {
+		return nil
+	}
+	var all error
+	c.VisitAll(func(f *pflag.Flag) {
+		name := c.environment + "_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		text, ok := os.LookupEnv(name)
+		if !ok || f.Changed {
+			return
+		}
+		values := []string{text}
+		if f.Value.Type() == "stringArray" {
+			values = strings.Split(strings.TrimSpace(text), "\n")
+		}
+		for _, value := range values {
+			if err := c.Set(f.Name, value); err != nil {
+				all = errors.Join(all, Usagef("$%s: %w", name, err))
+			}
+		}
+	})
+	return all
 }
 
 // check reads the flags.

@@ -82,3 +82,17 @@ func TestSocketThatWasLeft(t *testing.T) {
 		t.Error("a file was removed")
 	}
 }
+
+// TestFromEnvironment: a variable stands for a flag that is not given, and a wrong one is
+// wrong usage that names it.
+func TestFromEnvironment(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("MLRBFN_SERVE_DETECTOR", "a=none.safetensors\nb=none.safetensors")
+	if _, said := call(t, failed, "serve", "--listen", "unix:s"); !strings.Contains(said, "none.safetensors") {
+		t.Error(said)
+	}
+	t.Setenv("MLRBFN_SERVE_WORKERS", "many")
+	if _, said := call(t, usage, "serve"); !strings.Contains(said, "MLRBFN_SERVE_WORKERS") {
+		t.Error(said)
+	}
+}
