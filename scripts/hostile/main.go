@@ -1,0 +1,165 @@
+// Command hostile attacks a service with images that are made to take as much time or memory
+// as they can, and prints what an innocent client has to wait and how much memory the service
+// takes:
+//
+//	go build -o bin/mlrbfn ./cmd/mlrbfn && bin/mlrbfn demo --out demo
+//	(cd scripts && go run ./hostile -detector ../demo/detector.safetensors)
+//
+// The service has two workers and, by ulimit -v, so much memory. Of each kind of image some
+// are in flight all the time, from one address; the innocent client has another one, or the
+// same with -same.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	goimage "image"
+	gopng "image/png"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	log.SetFlags(0)
+	program := flag.String("mlrbfn", "../bin/mlrbfn", "the program")
+	detector := flag.String("detector", "", "a detector")
+	inFlight := flag.Int("in-flight", 30, "hostile images at once")
+	each := flag.Duration("time", 15*time.Second, "for each kind")
+	limit := flag.Int64("memory", 2<<30, "bytes of address space; 0 is no limit")
+	same := flag.Bool("same", false, "the innocent client has the address of the hostile one")
+	flag.Parse()
+	if err := run(*program, *detector, *inFlight, *each, *limit, *same); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// client sends from an address of this machine.
+func client(from string) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	return &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 100}, Timeout: time.Minute}
+}
+
+func post(c *http.Client, url string, data []byte) (int, error) {
+	response, err := c.Post(url+"/v1/detect", "application/octet-stream", bytes.NewReader(data))
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode, err
+}
+
+func run(program, detector string, inFlight int, each time.Duration, limit int64, same bool) (err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := l.Addr().String()
+	l.Close()
+	ulimit := ""
+	if limit > 0 {
+		ulimit = fmt.Sprintf("ulimit -v %d && ", limit>>10)
+	}
+	service := exec.Command("sh", "-c", ulimit+`exec "$0" "$@"`, program, "serve", "--detector", "main="+detector, "--listen", address, "--workers", "2", "--quiet")
+	service.Stderr = os.Stderr
+	if err := service.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, service.Process.Signal(syscall.SIGTERM), service.Wait())
+	}()
+	url, innocent := "http://"+address, client("127.0.0.1")
+	attacker := client(map[bool]string{false: "127.0.0.2", true: "127.0.0.1"}[same])
+	for {
+		if response, err := innocent.Get(url + "/readyz"); err == nil {
+			response.Body.Close()
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	var small bytes.Buffer
+	if err := gopng.Encode(&small, goimage.NewNRGBA(goimage.Rect(0, 0, 300, 200))); err != nil {
+		return err
+	}
+	fmt.Printf("%-40s %10s %25s %8s %8s %8s  %s\n", "hostile images", "bytes", "answers", "p50 s", "p99 s", "n", "peak MiB")
+	for _, hostile := range append([]image{{"none", nil}}, images()...) {
+		ctx, cancel := context.WithTimeout(context.Background(), each)
+		var mu sync.Mutex
+		statuses := map[int]int{}
+		var all sync.WaitGroup
+		for range inFlight {
+			if hostile.data == nil {
+				continue
+			}
+			all.Go(func() {
+				for ctx.Err() == nil {
+					status, err := post(attacker, url, hostile.data)
+					if err != nil {
+						status = -1
+					}
+					mu.Lock()
+					statuses[status]++
+					mu.Unlock()
+					if status == http.StatusTooManyRequests {
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+			})
+		}
+		var took []time.Duration
+		for ctx.Err() == nil {
+			start := time.Now()
+			// A byte beyond the image makes it another one, which is not answered with its like.
+			status, err := post(innocent, url, strconv.AppendInt(bytes.Clone(small.Bytes()), int64(len(took)), 10))
+			if err != nil || status != http.StatusOK {
+				fmt.Printf("an innocent image: status %d, %v\n", status, err)
+			}
+			took = append(took, time.Since(start))
+			time.Sleep(20 * time.Millisecond)
+		}
+		cancel()
+		all.Wait()
+		slices.Sort(took)
+		peak, err := peakOf(service.Process.Pid)
+		if err != nil {
+			return err
+		}
+		var answers []string
+		for _, status := range slices.Sorted(maps.Keys(statuses)) {
+			answers = append(answers, fmt.Sprintf("%d×%d", statuses[status], status))
+		}
+		fmt.Printf("%-40s %10d %25s %8.3f %8.3f %8d  %d\n", hostile.name, len(hostile.data), cmp.Or(strings.Join(answers, " "), "–"),
+			took[len(took)/2].Seconds(), took[min(len(took)-1, len(took)*99/100)].Seconds(), len(took), peak>>20)
+	}
+	return nil
+}
+
+// peakOf is the most memory that a process has had.
+func peakOf(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if kib, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			n, err := strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, errors.New("/proc does not say how much memory a process has had")
+}
