@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
-	"github.com/mlrbfn/mlrbfn/internal/parts"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
@@ -168,11 +168,31 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 		group.Go(func() error {
 			size := meta.Files[name].Bytes
 			return add(name, func(w io.Writer) error {
-				return parts.Written{Name: name, Bytes: size, Unchecked: true}.Copy(ctx, folder, w)
+				return copyObject(ctx, folder, name, size, w)
 			})
 		})
 	}
 	return group.Wait()
+}
+
+// copyObject copies an object that is to have so many bytes. Its checksum is compared when
+// the set is verified.
+func copyObject(ctx context.Context, folder *bucket.Folder, name string, size int64, to io.Writer) error {
+	in, o, err := folder.OpenRange(ctx, name, 0, -1, "")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return err
+	}
+	n := o.Size
+	if n <= size {
+		n, err = io.Copy(to, io.LimitReader(in, size+1))
+	}
+	if err = errors.Join(err, in.Close()); err == nil && n != size {
+		err = fmt.Errorf("%w: %s has %d bytes, %d were written: it was cut short or altered", ErrDamaged, folder.URL(name), n, size)
+	}
+	return err
 }
 
 // readMetaOf reads the features.json of a set in a bucket.

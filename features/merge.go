@@ -93,7 +93,7 @@ func openShards(ctx context.Context, sets []*Set, at string) ([]*Set, error) {
 	for _, name := range names {
 		s, err := p.one(ctx, name)
 		if name == "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotSet)) {
-			err = p.notYet(ctx, err)
+			err = p.notYet(err)
 		}
 		if err != nil {
 			return sets, err

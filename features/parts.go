@@ -218,21 +218,18 @@ func (p place) open(ctx context.Context) (*Set, error) {
 	}
 	s, err := p.one(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotSet) {
-		err = p.notYet(ctx, err)
+		err = p.notYet(err)
 	}
 	return s, err
 }
 
-// notYet says what a set of parts lacks that has no manifest. It returns none if no part is
-// finished or, on the disk, begun.
-func (p place) notYet(ctx context.Context, none error) error {
-	var there []parts.Part
-	var err error
-	if p.folder == nil {
-		there, err = parts.InFolder(p.dir, "")
-	} else {
-		there, err = (&parts.Set[BucketPart]{Folder: p.folder, Layout: layout(Options{})}).Finished(ctx)
+// notYet says what a set of parts on the disk lacks that has no manifest. It returns none if
+// no part is begun.
+func (p place) notYet(none error) error {
+	if p.folder != nil {
+		return none
 	}
+	there, err := parts.InFolder(p.dir, "")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, none)
 	}

@@ -43,18 +43,15 @@ type ExtractOptions struct {
 	List    string         // OpenOOD list of the images to take; "" takes all
 	Names   string         // another list, whose folders name the classes of List; "" for List itself
 	Class   string         // the class of all images, whatever folders they are in; "" for their folders
-	Out     string         // folder of the feature set; with Parts also a URL in a bucket
+	Out     string         // folder of the feature set
 	Shard   features.Shard // which part of the images to take; zero for all
 	Parts   bool           // Out is a set of parts, of which Shard is one; see features.CommitParts
 	DType   string         // features.Float16 rounds features to 16 bits; "" keeps float32
 	Parquet bool           // write the features as Parquet too
 	// Speculate lets several runs make the same part; see features.Options.
 	Speculate bool
-	// Cache is the folder in which a part is made that is sent to a bucket then. An
-	// interrupted run goes on there, and a finished one leaves nothing.
-	Cache  string
-	Force  bool // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
-	Verify bool // tell by their content, and not by size and time, which images have changed
+	Force     bool // replace a set of another model, preprocessing, image folder or shard, a damaged or an unfinished one
+	Verify    bool // tell by their content, and not by size and time, which images have changed
 
 	// Detector, where set, is one whose features to compute: with its backbone, which
 	// Model may name and else is found, and with its preprocessing. Of Backbone only
@@ -71,10 +68,6 @@ type ExtractOptions struct {
 	// Verify, looked at, and is called with 0 of them before the first; the total
 	// is −1 until all images are listed.
 	Run extractor.ExtractOptions
-
-	// begin, where set, is told what identifies all that the set is to be made of, before
-	// it is. If it returns a result, there is nothing to do.
-	begin func(ctx context.Context, inputs string) (*ExtractResult, error)
 }
 
 // ExtractResult tells what an extraction came to.
@@ -124,11 +117,11 @@ const firstImages = 1 << 10
 //
 // When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
-	switch {
-	case opts.Parts:
+	if bucket.IsURL(opts.Out) {
+		return nil, options.Errorf("Out", "%s: a feature set is written to a disk", opts.Out)
+	}
+	if opts.Parts {
 		return extractPart(ctx, opts)
-	case bucket.IsURL(opts.Out):
-		return nil, options.Errorf("Parts", "it is needed to write to %s: a feature set in a bucket is one of parts", opts.Out)
 	}
 	if len(opts.Sources) > 0 {
 		return extractSources(ctx, opts)
@@ -152,15 +145,6 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	if opts.begin != nil {
-		_, complete, err := found.wait(ctx, math.MaxInt)
-		if err != nil {
-			return nil, err
-		}
-		if result, err := opts.begin(ctx, inputsOf(opts, source, root, complete.Classes, complete.Items)); result != nil || err != nil {
-			return result, err
-		}
-	}
 	w, quantised, err := createSet(ctx, opts, model, source, root)
 	if err != nil {
 		return nil, err
@@ -191,11 +175,6 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	if opts.begin != nil {
-		if result, err := opts.begin(ctx, inputsOfSources(opts, source, sources)); result != nil || err != nil {
-			return result, err
-		}
-	}
 	if result, err := finished(ctx, opts, model, source, sources); result != nil || err != nil {
 		return result, err
 	}

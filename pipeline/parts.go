@@ -6,166 +6,41 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
-	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
-	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // extractPart is Extract for a shard of a set of parts. The manifest of the set is
-// written by whoever finishes the last shard. A part that goes to a bucket is made on the disk,
-// sent as a whole, and removed from the disk. A finished part is kept if all that it was made
-// of is the same; otherwise it is copied to the disk first, so that only what is new is
-// extracted.
+// written by whoever finishes the last shard.
 func extractPart(ctx context.Context, opts ExtractOptions) (result *ExtractResult, err error) {
 	out, shard := opts.Out, opts.Shard
 	o := features.Options{Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted}
 	if shard.Count == 0 {
 		return nil, options.Errorf("Parts", "a part is a shard (Shard)")
 	}
-	opts.Parts = false
-	if !bucket.IsURL(out) {
-		if err := features.PreparePart(out, shard, o); err != nil {
-			return nil, err
-		}
-		opts.Out = features.PartDir(out, shard)
-		recorder := parts.StartRecorder(opts.Out)
-		result, err = Extract(ctx, opts.record(recorder))
-		if recorder.End(err); err != nil {
-			return nil, err
-		}
-		result.Unfinished, err = features.CommitParts(out, shard.Count, o)
-		return result, err
-	}
-	set, err := features.OpenBucket(ctx, out, o)
-	if err != nil {
+	if err := features.PreparePart(out, shard, o); err != nil {
 		return nil, err
 	}
-	making := parts.Making[features.BucketPart]{Shard: shard, Cache: opts.Cache, Force: opts.Force, Speculate: opts.Speculate}
-	making.Make = func(place string, before *features.BucketPart, whole bool, recorder *parts.Recorder) (send func() error, err error) {
-		made, there := "", before
-		opts.Out, opts.Speculate = features.PartDir(place, shard), false
-		opts.begin = func(ctx context.Context, inputs string) (*ExtractResult, error) {
-			made = inputs
-			if !whole {
-				there = nil
-			}
-			if before == nil || before.Shard != shard || opts.Force {
-				return nil, nil
-			}
-			return partOfBefore(ctx, set, opts, before, whole && before.Inputs == inputs)
-		}
-		if result, err = Extract(ctx, opts.record(recorder)); err != nil {
-			return nil, err
-		}
-		if result.Unread {
-			made = "" // it is looked at again
-		}
-		_, err = os.Stat(opts.Out)
-		if err != nil || there != nil && result.Meta.SHA256 == there.SHA256 && made == there.Inputs {
-			return nil, nil
-		}
-		images := make([]int, len(result.Classes))
-		for i, class := range result.Classes {
-			images[i] = class.Images
-		}
-		return func() error { return set.SendPart(ctx, shard, opts.Out, made, images) }, nil
-	}
-	unfinished, err := set.Make(ctx, making)
-	if err != nil {
+	opts.Parts, opts.Out = false, features.PartDir(out, shard)
+	recorder := parts.StartRecorder(opts.Out)
+	result, err = Extract(ctx, opts.record(recorder))
+	if recorder.End(err); err != nil {
 		return nil, err
 	}
-	result.Unfinished = unfinished
-	return result, nil
-}
-
-// partOfBefore returns the result of a run before, of which record is what the bucket has,
-// if that is the same. Otherwise it copies the part to the disk, so that only what is new is
-// extracted.
-func partOfBefore(ctx context.Context, set *features.Bucket, opts ExtractOptions, record *features.BucketPart, same bool) (*ExtractResult, error) {
-	if !same || record.Inputs == "" || opts.Verify {
-		if _, err := os.Stat(opts.Out); err == nil {
-			return nil, nil // it was made, and not sent
-		}
-		err := set.Fetch(ctx, record, opts.Out)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrDamaged) {
-			err = nil // it is made again
-		}
-		return nil, err
-	}
-	meta, failed, err := set.LookAt(ctx, opts.Shard)
-	if err != nil {
-		return nil, err
-	}
-	result := &ExtractResult{Meta: meta, Reused: meta.N, Failed: failed, Classes: []ClassCount{}}
-	for i, name := range meta.Classes {
-		n := 0
-		if i < len(record.Images) {
-			n = record.Images[i]
-		}
-		result.Classes = append(result.Classes, ClassCount{name, n})
-	}
-	return result, nil
-}
-
-// inputsOf identifies all that a set is made of.
-func inputsOf(opts ExtractOptions, source detector.Source, root string, classes []string, items []images.Item) string {
-	hash := optionsHash(opts, source, root)
-	fmt.Fprintf(hash, "%q\x00", classes)
-	for _, item := range items {
-		// Of all shards, as a part also tells of the whole.
-		fmt.Fprintf(hash, "%s\x00%d\x00", item.Path, item.Label)
-		if opts.Shard.Holds(item.Path) {
-			fmt.Fprintf(hash, "%d\x00%d\x00", item.Bytes, item.MTime)
-		}
-	}
-	return hex.EncodeToString(hash.Sum(nil))
-}
-
-// inputsOfSources is inputsOf for opts.Sources; "" if something cannot be read now, or if
-// nobody says whether a tar or table has changed.
-func inputsOfSources(opts ExtractOptions, source detector.Source, listing *images.Sources) string {
-	hash := optionsHash(opts, source, listing.Root)
-	many := 0
-	for i := range listing.Units {
-		u := &listing.Units[i]
-		fmt.Fprintf(hash, "%s\x00", u.Path)
-		mine := holds(opts.Shard, u, many)
-		if u.Many() {
-			many++
-		}
-		if !mine {
-			continue
-		}
-		if u.Err() != nil || u.Many() && u.Version == "" {
-			return ""
-		}
-		fmt.Fprintf(hash, "%s\x00%d\x00%s\x00%d\x00", u.Label, u.Size, u.Version, u.MTime)
-	}
-	return hex.EncodeToString(hash.Sum(nil))
-}
-
-// optionsHash begins a hash with what options change in a set.
-func optionsHash(opts ExtractOptions, source detector.Source, root string) hash.Hash {
-	hash := sha256.New()
-	fmt.Fprintf(hash, "%s\x00%s\x00%s\x00%s\x00%v\x00%s\x00%d\x00%v\x00", source.Fingerprint, source.SHA256, root, opts.DType, opts.Parquet, opts.Class,
-		opts.Run.MaxPixels, opts.Shard)
-	return hash
+	result.Unfinished, err = features.CommitParts(out, shard.Count, o)
+	return result, err
 }
 
 // VerdictParts says where [DetectParts] writes verdicts.
 type VerdictParts struct {
-	Out    string         // folder of the parts, or the URL of one in a bucket
-	Cache  string         // folder on the disk in which a part is made that goes to a bucket
+	Out    string         // folder of the parts
 	Shard  features.Shard // which part of the images to judge; zero for all
 	Format string         // verdicts.JSONL or verdicts.Parquet
 	Force  bool           // replace a part of another detector
@@ -178,18 +53,10 @@ type VerdictParts struct {
 	Line func(Judgement) ([]byte, error)
 }
 
-// VerdictResult tells what [DetectParts] came to.
-type VerdictResult struct {
-	*VerdictRecord // of the part
-	// Unfinished says, where Out is in a bucket, why its manifest does not tell of all
-	// shards yet: some are missing or damaged, or they do not belong together.
-	Unfinished error
-}
-
 // DetectParts judges the images of a shard, as [Detect] does, and writes the verdicts
 // into a folder. A run that is killed goes on where it ended, and a finished part is
 // kept. Detect's SetAside and More do not go with it.
-func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*VerdictResult, error) {
+func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*VerdictRecord, error) {
 	if opts.SetAside != "" || opts.More != nil {
 		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
@@ -396,7 +263,7 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list func(context.Context, DetectOptions, features.Shard) (partImages, error)) (_ *VerdictResult, err error) {
+func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list func(context.Context, DetectOptions, features.Shard) (partImages, error)) (_ *VerdictRecord, err error) {
 	images, err := list(ctx, opts, to.Shard)
 	if err != nil {
 		return nil, err
@@ -407,48 +274,19 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	}
 	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector}
 	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
-	if !bucket.IsURL(to.Out) {
-		old, err := readRecord(parts.Path(to.Out, shard) + ".json")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if err := images.mayReplace(old, shard, to); err != nil {
-			return nil, err
-		}
-		recorder := parts.StartRecorder(parts.Path(to.Out, shard))
-		record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
-		if recorder.End(err); err != nil {
-			return nil, err
-		}
-		return &VerdictResult{VerdictRecord: record}, nil
-	}
-	set, err := OpenVerdictBucket(ctx, to.Out)
-	if err != nil {
+	old, err := readRecord(parts.Path(to.Out, shard) + ".json")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	result := &VerdictResult{}
-	making := parts.Making[VerdictRecord]{Shard: shard, Cache: to.Cache, Force: to.Force, Speculate: to.Speculate}
-	making.Make = func(place string, before *VerdictRecord, whole bool, recorder *parts.Recorder) (send func() error, err error) {
-		if before != nil {
-			o.Elsewhere = &Elsewhere{Record: before, Damaged: !whole, Fetch: func(file string) error { return set.Fetch(ctx, before, file) }}
-			if err := images.mayReplace(before, shard, to); err != nil {
-				return nil, err
-			}
-		}
-		to.Out, o.Speculate = place, false
-		record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
-		if err != nil {
-			return nil, err
-		}
-		if result.VerdictRecord = record; record.File != "" { // it was there before
-			return nil, nil
-		}
-		return func() error { return set.SendPart(ctx, shard, place, record) }, nil
-	}
-	if result.Unfinished, err = set.Make(ctx, making); err != nil {
+	if err := images.mayReplace(old, shard, to); err != nil {
 		return nil, err
 	}
-	return result, nil
+	recorder := parts.StartRecorder(parts.Path(to.Out, shard))
+	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
+	if recorder.End(err); err != nil {
+		return nil, err
+	}
+	return record, nil
 }
 
 // mayReplace refuses to replace a finished part while a store does not answer.

@@ -61,12 +61,6 @@ type VerdictRecord struct {
 	// reads them again. Rest identifies the images of all others.
 	Unread []string `json:"unread,omitempty"`
 	Rest   string   `json:"rest,omitempty"`
-	// File is the object of a bucket that has the verdicts, and ETag what the bucket said of
-	// it; Replaces are those before it, which are deleted when no manifest names them any
-	// more.
-	File     string   `json:"file,omitempty"`
-	ETag     string   `json:"etag,omitempty"`
-	Replaces []string `json:"replaces,omitempty"`
 	VerdictSummary
 }
 
@@ -209,8 +203,6 @@ type VerdictOptions struct {
 	Speculate bool
 	// Retry, where set, keeps the other lines of a finished part that lacks some files.
 	Retry *Retry
-	// Elsewhere, where set, is a finished part that is not in the folder.
-	Elsewhere *Elsewhere
 }
 
 // Retry says how only those files are judged again that a finished part could not read.
@@ -221,16 +213,6 @@ type Retry struct {
 	Only func(files []string)
 	// Place is the place of the file that a path is in among all files; −1 if it is in none.
 	Place func(path string) int
-}
-
-// Elsewhere is a finished part in a bucket.
-type Elsewhere struct {
-	Record *VerdictRecord
-	// Damaged says that its verdicts are not those that were written: the part is made again.
-	Damaged bool
-	// Fetch writes its verdicts to a file. The error wraps features.ErrDamaged if they are not
-	// those that were written.
-	Fetch func(file string) error
 }
 
 // CreateVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
@@ -270,43 +252,22 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 		return w, w.recover(known)
 	}
 	old, err := readRecord(w.base + ".json")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if err == nil {
-		if err := w.mayReplace(old); err != nil {
-			return nil, err
-		}
-	}
-	far, damaged := false, false
-	if e := o.Elsewhere; e != nil {
-		// Also if the part is in the folder, but was not sent yet.
-		if err := w.mayReplace(e.Record); err != nil {
-			return nil, err
-		}
-		if far = old == nil; far {
-			old, damaged = e.Record, e.Damaged
-		}
-	}
-	if old == nil || damaged {
+	if errors.Is(err, fs.ErrNotExist) {
 		return w, w.recover(known)
 	}
-	if w.same(old) || far && w.sameWork(old) {
+	if err == nil {
+		err = w.mayReplace(old)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if w.same(old) {
 		w.done, w.n = old, old.VerdictSummary.Images
 		return w, nil
 	}
-	if w.lacks(old) {
-		var err error
-		if far {
-			err = o.Elsewhere.Fetch(w.base + "." + old.Work.Format)
-		}
-		if err != nil && !errors.Is(err, features.ErrDamaged) {
-			return nil, err
-		}
-		if err == nil && w.there(old) {
-			w.kept = old
-			w.retry.Only(old.Unread)
-		}
+	if w.lacks(old) && w.there(old) {
+		w.kept = old
+		w.retry.Only(old.Unread)
 	}
 	return w, w.recover(known)
 }
@@ -327,13 +288,10 @@ func (w *VerdictWriter) there(r *VerdictRecord) bool {
 	return err == nil && info.Size() == r.Bytes
 }
 
-// sameWork tells whether a finished part is the wanted one, and lacks nothing.
-func (w *VerdictWriter) sameWork(r *VerdictRecord) bool {
-	return r.Work.unnamed() == w.work.unnamed() && len(r.Unread) == 0
+// same tells whether a finished part is the wanted one, and lacks nothing.
+func (w *VerdictWriter) same(r *VerdictRecord) bool {
+	return r.Work.unnamed() == w.work.unnamed() && len(r.Unread) == 0 && w.there(r)
 }
-
-// same is sameWork of a part whose file is there.
-func (w *VerdictWriter) same(r *VerdictRecord) bool { return w.sameWork(r) && w.there(r) }
 
 // lacks tells whether a finished part is the wanted one but for the files in its Unread.
 func (w *VerdictWriter) lacks(r *VerdictRecord) bool {

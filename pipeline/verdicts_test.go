@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,60 +47,6 @@ func makePart(t *testing.T, dir string, shard features.Shard, work pipeline.Work
 	r, err := w.Commit()
 	check(t, err)
 	return r
-}
-
-// TestRetryThatCannotFetch: where a finished part cannot be fetched for a reason that may
-// pass, the lines of an interrupted retry remain; where it is damaged all is judged again.
-func TestRetryThatCannotFetch(t *testing.T) {
-	dir := t.TempDir()
-	finished := line("a")
-	old := &pipeline.VerdictRecord{Work: workOf("j", "before"), Unread: []string{"b"}, Rest: "rest", Bytes: int64(len(finished)), SHA256: "1", File: "f"}
-	old.Work.Shard = one.String()
-	create := func(fetched error) (*pipeline.VerdictWriter, bool, error) {
-		retried := false
-		w, err := pipeline.CreateVerdicts(dir, one, workOf("j", "now"), yes, pipeline.VerdictOptions{
-			Retry:     &pipeline.Retry{Rest: func([]string) string { return "rest" }, Only: func([]string) { retried = true }},
-			Elsewhere: &pipeline.Elsewhere{Record: old, Fetch: func(file string) error { return errors.Join(fetched, os.WriteFile(file, finished, 0o666)) }},
-		})
-		return w, retried, err
-	}
-	w, retried, err := create(nil)
-	check(t, err)
-	check(t, w.Append(line("b")), w.Close())
-	if !retried {
-		t.Error("all is judged again")
-	}
-	if _, _, err := create(fs.ErrPermission); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("%v", err)
-	}
-	w, _, err = create(nil)
-	check(t, err)
-	if w.Len() != 1 {
-		t.Errorf("%d lines remain", w.Len())
-	}
-	check(t, w.Close())
-	w, retried, err = create(features.ErrDamaged)
-	check(t, err)
-	if w.Len() != 0 || retried {
-		t.Errorf("%d lines remain, a retry: %v", w.Len(), retried)
-	}
-	check(t, w.Close())
-}
-
-// TestDamagedPartOfAnotherDetector: it is not replaced without Force.
-func TestDamagedPartOfAnotherDetector(t *testing.T) {
-	old := &pipeline.VerdictRecord{Work: workOf("j", "l"), File: "f"}
-	old.Work.Shard = one.String()
-	o := pipeline.VerdictOptions{Elsewhere: &pipeline.Elsewhere{Record: old, Damaged: true}}
-	dir := t.TempDir()
-	if _, err := pipeline.CreateVerdicts(dir, one, workOf("other", "l"), yes, o); err == nil || !strings.Contains(err.Error(), "another detector") {
-		t.Errorf("%v", err)
-	}
-	if r := makePart(t, dir, one, workOf("j", "l"), "a", o); r.File != "" {
-		t.Error("the damaged part was kept")
-	}
-	o.Force = true
-	makePart(t, dir, one, workOf("other", "l"), "a", o)
 }
 
 // TestUnreadOfKilledRun: the list is read as earlier versions wrote it, and without a line

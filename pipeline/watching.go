@@ -13,24 +13,18 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 )
 
-const (
-	// Still is after which time without an image a shard is said not to move.
-	Still = time.Minute
-	// sendingStill is that time for a part that is sent to a bucket.
-	sendingStill = time.Hour
-)
+// Still is after which time without an image a shard is said not to move.
+const Still = time.Minute
 
 // States of a shard.
 const (
 	Finished = "finished"
 	Running  = "running"
 	NotMoved = "not moving" // no image for Still: it was killed, or something hangs
-	Sending  = "being sent" // to its bucket; all its images are through
 	Stopped  = "interrupted"
 	Missing  = "not begun"
 )
@@ -64,9 +58,6 @@ type RunFolder struct {
 
 // IsWatchable tells whether a path is a folder that Look can say something of.
 func IsWatchable(path string) bool {
-	if bucket.IsURL(path) {
-		return true
-	}
 	for _, name := range []string{"features.npy", "part*"} {
 		if found, _ := fs.Glob(os.DirFS(path), name); len(found) > 0 {
 			return true
@@ -76,26 +67,21 @@ func IsWatchable(path string) bool {
 	return ok
 }
 
-// LookAt looks at a folder that extract or detect --out writes, or has written, on the disk
-// or in a bucket. Runs send their state to a bucket every half minute.
+// LookAt looks at a folder that extract or detect --out writes, or has written.
 //
 // LookAt says how far the runs have come that write a feature set or verdicts:
 // what is done in each shard, how fast, what failed, and which shard does not move.
 func LookAt(ctx context.Context, dir string, now time.Time) (*RunFolder, error) {
 	f := &RunFolder{Errors: map[string]int{}, Total: -1, Left: -1}
-	look := f.lookAtFolder
-	if bucket.IsURL(dir) {
-		look = f.lookAtBucket
-	}
-	if err := look(ctx, dir, now); err != nil {
+	if err := f.lookAt(ctx, dir, now); err != nil {
 		return nil, err
 	}
 	f.sum()
 	return f, nil
 }
 
-// lookAtFolder looks at a folder on the disk.
-func (f *RunFolder) lookAtFolder(ctx context.Context, dir string, now time.Time) error {
+// lookAt looks at a folder.
+func (f *RunFolder) lookAt(ctx context.Context, dir string, now time.Time) error {
 	folders, err := parts.InFolder(dir, "")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -121,60 +107,17 @@ func (f *RunFolder) lookAtFolder(ctx context.Context, dir string, now time.Time)
 			states[p.Shard] = state
 		}
 	}
-	// What is wrong with one shard hides no other.
-	damaged := func(s *RunShard, err error) error {
-		s.State, s.Errors = "damaged", map[string]int{err.Error(): 1}
+	if isVerdicts {
+		f.verdicts(ctx, found, states, now)
 		return nil
 	}
-	if isVerdicts {
-		return f.verdicts(ctx, found, states, now, func(p parts.Part) (*VerdictRecord, error) { return readRecord(p.Path + ".json") }, damaged)
-	}
-	if err := f.shards(ctx, "features", found, states, now, func(p parts.Part) (int, map[string]int, error) { return glance(p.Path) }, damaged); err != nil {
-		return err
-	}
+	f.shards(ctx, "features", found, states, now, func(p parts.Part) (int, map[string]int, error) { return glance(p.Path) })
 	set, err := features.Open(dir)
 	if err != nil {
 		f.Whole = err.Error()
 		return nil
 	}
 	return set.Close()
-}
-
-// lookAtBucket looks at verdicts or at a set of parts in a bucket.
-func (f *RunFolder) lookAtBucket(ctx context.Context, url string, now time.Time) error {
-	judged, err := OpenVerdictBucket(ctx, url)
-	if err != nil {
-		return err
-	}
-	found, states, err := judged.Runs(ctx)
-	if err != nil {
-		return err
-	}
-	unreadable := func(_ *RunShard, err error) error { return err }
-	if len(found) > 0 {
-		return f.verdicts(ctx, found, states, now, func(p parts.Part) (*VerdictRecord, error) { return judged.Look(ctx, p.Shard) }, unreadable)
-	}
-	set, err := features.OpenBucket(ctx, url, features.Options{})
-	if err != nil {
-		return err
-	}
-	if found, states, err = set.Runs(ctx); err != nil {
-		return err
-	}
-	if len(found) == 0 {
-		return fmt.Errorf("%s: %w: no shard has begun there", url, fs.ErrNotExist)
-	}
-	if err := f.shards(ctx, "features", found, states, now, func(p parts.Part) (int, map[string]int, error) {
-		meta, failed, err := set.LookAt(ctx, p.Shard)
-		return meta.N + len(failed), kinds(failed), err
-	}, unreadable); err != nil {
-		return err
-	}
-	unfinished, err := set.Unfinished(ctx)
-	if unfinished != nil {
-		f.Whole = unfinished.Error()
-	}
-	return err
 }
 
 // countOf chooses the number of shards to tell of, where a folder has several: that of the
@@ -189,7 +132,7 @@ func countOf(found []parts.Part, states map[parts.Shard]parts.State, now time.Ti
 	for _, p := range found {
 		state, ok := states[p.Shard]
 		is := stateOf(state, now)
-		if p.Begun && ok && (is == Running || is == Sending || !finished) && state.Moved.After(moved) {
+		if p.Begun && ok && (is == Running || !finished) && state.Moved.After(moved) {
 			count, moved = p.Count, state.Moved
 		}
 	}
@@ -197,10 +140,9 @@ func countOf(found []parts.Part, states map[parts.Shard]parts.State, now time.Ti
 }
 
 // shards describes the shards that were found, and the states of their runs. done tells how
-// many images a finished one has, and what is wrong with some; failed is told what is wrong
-// with the shard itself.
+// many images a finished one has, and what is wrong with some.
 func (f *RunFolder) shards(ctx context.Context, kind string, found []parts.Part, states map[parts.Shard]parts.State, now time.Time,
-	done func(parts.Part) (images int, errs map[string]int, err error), failed func(*RunShard, error) error) error {
+	done func(parts.Part) (images int, errs map[string]int, err error)) {
 	f.Kind = kind
 	count := countOf(found, states, now)
 	for i := range count {
@@ -223,8 +165,9 @@ func (f *RunFolder) shards(ctx context.Context, kind string, found []parts.Part,
 		}
 		group.Go(func() error {
 			images, errs, err := done(p)
-			if err != nil {
-				return failed(s, err)
+			if err != nil { // what is wrong with one shard hides no other
+				s.State, s.Errors = "damaged", map[string]int{err.Error(): 1}
+				return nil
 			}
 			*s = RunShard{Shard: s.Shard, State: Finished, Done: images, Total: images, Errors: errs}
 			if state.Ended {
@@ -233,7 +176,7 @@ func (f *RunFolder) shards(ctx context.Context, kind string, found []parts.Part,
 			return nil
 		})
 	}
-	return group.Wait()
+	_ = group.Wait() // of functions without errors
 }
 
 // describe describes a shard that is not finished by the state of its run, if that is known.
@@ -252,8 +195,6 @@ func stateOf(p parts.State, now time.Time) string {
 	switch {
 	case p.Stopped:
 		return Stopped
-	case p.Sending && still <= sendingStill:
-		return Sending
 	case still > Still:
 		return NotMoved
 	default:
@@ -262,13 +203,12 @@ func stateOf(p parts.State, now time.Time) string {
 }
 
 // verdicts describes the shards of verdicts, and adds up those that are finished.
-func (f *RunFolder) verdicts(ctx context.Context, found []parts.Part, states map[parts.Shard]parts.State, now time.Time,
-	read func(parts.Part) (*VerdictRecord, error), failed func(*RunShard, error) error) error {
+func (f *RunFolder) verdicts(ctx context.Context, found []parts.Part, states map[parts.Shard]parts.State, now time.Time) {
 	f.Summary = &VerdictSummary{}
 	f.Summary.init()
 	var mu sync.Mutex
-	return f.shards(ctx, "verdicts", found, states, now, func(p parts.Part) (int, map[string]int, error) {
-		r, err := read(p)
+	f.shards(ctx, "verdicts", found, states, now, func(p parts.Part) (int, map[string]int, error) {
+		r, err := readRecord(p.Path + ".json")
 		if err != nil {
 			return 0, nil, err
 		}
@@ -276,7 +216,7 @@ func (f *RunFolder) verdicts(ctx context.Context, found []parts.Part, states map
 		defer mu.Unlock()
 		f.Summary.Add(r.VerdictSummary)
 		return r.Images, r.Errors, nil
-	}, failed)
+	})
 }
 
 // glance returns how many images a feature set is of, and what is wrong with those that could

@@ -23,15 +23,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
@@ -205,62 +202,4 @@ func (d *driver) Get(ctx context.Context, key string, from, n int64, etag string
 		}
 	}
 	return out.Body, o, nil
-}
-
-func (d *driver) Put(ctx context.Context, key string, data []byte) error {
-	_, err := d.client.PutObject(ctx, &s3.PutObjectInput{Bucket: &d.bucket, Key: &key, Body: bytes.NewReader(data)}, plain)
-	return explained(err)
-}
-
-// plain has the body sent as it is, also over HTTP, whose signature is of its hash.
-func plain(o *s3.Options) {
-	o.APIOptions = append(o.APIOptions, v4.SwapComputePayloadSHA256ForUnsignedPayloadMiddleware)
-}
-
-func (d *driver) Delete(ctx context.Context, key string) error {
-	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.bucket, Key: &key})
-	if err = explained(err); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-func (d *driver) Begin(ctx context.Context, key string) (string, error) {
-	out, err := d.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &d.bucket, Key: &key})
-	if err != nil {
-		return "", explained(err)
-	}
-	return aws.ToString(out.UploadId), nil
-}
-
-func (d *driver) Part(ctx context.Context, key, id string, number int, data []byte) (string, error) {
-	out, err := d.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &d.bucket, Key: &key, UploadId: &id, PartNumber: aws.Int32(int32(number)), Body: bytes.NewReader(data)}, plain)
-	if err != nil {
-		return "", explained(err)
-	}
-	return aws.ToString(out.ETag), nil
-}
-
-func (d *driver) Complete(ctx context.Context, key, id string, etags []string) error {
-	parts := make([]types.CompletedPart, len(etags))
-	for i := range etags {
-		parts[i] = types.CompletedPart{ETag: &etags[i], PartNumber: aws.Int32(int32(i + 1))}
-	}
-	_, err := d.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &d.bucket, Key: &key, UploadId: &id, MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}})
-	var gone *types.NoSuchUpload
-	if errors.As(err, &gone) {
-		// An attempt before this one may have done it, though its answer was lost.
-		if out, headErr := d.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &d.bucket, Key: &key}); headErr == nil && strings.HasSuffix(strings.Trim(aws.ToString(out.ETag), `"`), "-"+strconv.Itoa(len(etags))) && time.Since(aws.ToTime(out.LastModified)) < time.Hour {
-			return nil
-		}
-	}
-	return explained(err)
-}
-
-func (d *driver) Abort(ctx context.Context, key, id string) error {
-	_, err := d.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &d.bucket, Key: &key, UploadId: &id})
-	if err = explained(err); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -1,9 +1,9 @@
-// Package bucket reads and writes objects of object stores and web servers by their
+// Package bucket reads objects of object stores and web servers by their
 // URLs: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and https://HOST/PATH.
 //
 // A program chooses which kinds of stores it knows by importing their packages:
 //
-//	import _ "github.com/mlrbfn/mlrbfn/bucket/s3" // s3://, gs://, and https:// and http:// for reading
+//	import _ "github.com/mlrbfn/mlrbfn/bucket/s3" // s3://, gs://, https:// and http://
 //
 // [Open] opens a folder, and its methods take names below that. All requests are
 // retried with growing pauses when a store is busy or a connection breaks, are cut off
@@ -46,21 +46,7 @@ type Driver interface {
 	// Where etag is not "" the object must still have that; [ErrChanged] says that
 	// it has another. The Object that is returned is that of the whole.
 	Get(ctx context.Context, key string, from, n int64, etag string) (io.ReadCloser, Object, error)
-	// Put writes an object as a whole.
-	Put(ctx context.Context, key string, data []byte) error
-	// Delete deletes an object; it is no error if there is none.
-	Delete(ctx context.Context, key string) error
-	// Begin begins an object of several parts, Part writes one of them (numbered
-	// from 1; all but the last have PartSize bytes or more), Complete makes the object
-	// of them and Abort deletes them.
-	Begin(ctx context.Context, key string) (id string, err error)
-	Part(ctx context.Context, key, id string, number int, data []byte) (etag string, err error)
-	Complete(ctx context.Context, key, id string, etags []string) error
-	Abort(ctx context.Context, key, id string) error
 }
-
-// PartSize is the least size of a part of an object of several parts that stores take.
-const PartSize = 5 << 20
 
 // Errors to be tested for with errors.Is.
 var (
@@ -68,8 +54,8 @@ var (
 	ErrChanged = errors.New("the object was replaced while it was read")
 	// ErrUnknown says that the program does not know the kind of a URL.
 	ErrUnknown = errors.New("not a kind of store that this program knows")
-	// ErrReadOnly says that a kind of store cannot be written to or listed.
-	ErrReadOnly = errors.New("a web server can neither be listed nor written to")
+	// ErrNoList says that a kind of store cannot be listed.
+	ErrNoList = errors.New("a web server cannot be listed")
 	// ErrSize says that an object is larger than its kind may be.
 	ErrSize = errors.New("too large")
 	// ErrStalled says that a store sent no byte for too long.

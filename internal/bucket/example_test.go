@@ -36,10 +36,11 @@ func ExampleOpen() {
 	fmt.Printf("%s: %s, %d bytes\n", object.Name, data, object.Size)
 	_, _, err = photos.Read(ctx, "dog.txt", 1<<20)
 	fmt.Println("no dog:", errors.Is(err, fs.ErrNotExist))
-	err = photos.Put(ctx, "dog.txt", []byte("a dog"))
-	fmt.Println("read only:", errors.Is(err, bucket.ErrReadOnly))
+	for _, err = range photos.List(ctx, "") {
+		fmt.Println("no list:", errors.Is(err, bucket.ErrNoList))
+	}
 	// Output:
 	// cat.txt: a cat, 5 bytes
 	// no dog: true
-	// read only: true
+	// no list: true
 }

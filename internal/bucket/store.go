@@ -49,11 +49,10 @@ func (s *store) pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// retry calls do until it succeeds or fails for good. Each attempt has a time limit
-// that grows with the bytes that it sends.
-func (s *store) retry(ctx context.Context, sent int, do func(context.Context) error) error {
+// retry calls do until it succeeds or fails for good. Each attempt has a time limit.
+func (s *store) retry(ctx context.Context, do func(context.Context) error) error {
 	for attempt := 0; ; attempt++ {
-		err := s.once(ctx, sent, do)
+		err := s.once(ctx, do)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -69,15 +68,12 @@ func (s *store) retry(ctx context.Context, sent int, do func(context.Context) er
 	}
 }
 
-// slowest is the rate in bytes a second below which sending is cut off.
-const slowest = 16 << 10
-
-func (s *store) once(ctx context.Context, sent int, do func(context.Context) error) error {
+func (s *store) once(ctx context.Context, do func(context.Context) error) error {
 	if err := s.slots.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer s.slots.Release(1)
-	limited, cancel := context.WithTimeoutCause(ctx, s.limits.Stall+time.Duration(sent)*time.Second/slowest, ErrStalled)
+	limited, cancel := context.WithTimeoutCause(ctx, s.limits.Stall, ErrStalled)
 	defer cancel()
 	err := do(limited)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
@@ -94,7 +90,7 @@ func (f *Folder) List(ctx context.Context, prefix string) iter.Seq2[Object, erro
 		for page := ""; ; {
 			var objects []Object
 			var next string
-			err := f.store.retry(ctx, 0, func(ctx context.Context) (err error) {
+			err := f.store.retry(ctx, func(ctx context.Context) (err error) {
 				objects, next, err = f.store.driver.List(ctx, f.prefix+prefix, page)
 				return err
 			})

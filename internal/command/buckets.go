@@ -48,10 +48,6 @@ func (c *command) useBuckets() (err error) {
 			scheme := schemeOf(value)
 			switch {
 			case err != nil || scheme == "" || !onDisk(f) || slices.Contains(c.readsURLs, f.Name):
-			case f.Name == c.writesURL && f.Name != "":
-				if scheme != "s3://" && scheme != "gs://" {
-					err = Usagef("--%s %s: nothing can be written there; name a folder on the disk, or s3://BUCKET/PREFIX or gs://BUCKET/PREFIX", f.Name, value)
-				}
 			default:
 				err = Usagef("--%s %s: it must be on the disk, and not at a URL; name a file or folder here, and copy it there or from there by other means", f.Name, value)
 			}

@@ -49,10 +49,8 @@ type command struct {
 	// not given: --token-file is PREFIX_TOKEN_FILE.
 	environment string
 	// readsURLs are the flags whose values may be URLs of what is read, and "" if what
-	// follows the flags may be some; writesURL is the flag that names what is written,
-	// perhaps in a bucket.
+	// follows the flags may be some.
 	readsURLs []string
-	writesURL string
 	asJSON    bool              // --json
 	quiet     bool              // --quiet
 	options   []any             // pointers to structs whose fields flags set

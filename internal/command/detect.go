@@ -50,7 +50,6 @@ With --out verdicts are written into a folder, in parts that many processes can 
 
 func addDetect(c *command) {
 	c.readsURLs = []string{"features", ""}
-	c.writesURL = "out"
 	d := &detecting{command: c}
 	c.of = d
 	c.sets(&d.opts, &d.to, &d.reasons)
@@ -103,7 +102,6 @@ func (d *detecting) addOutputFlags() {
 	c.IntVar(&d.reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
 	c.rare("features", "images", "nearest")
 	c.addCacheFlag()
-	c.Lookup("cache").Usage = "`DIR` for temporary copies of feature sets in buckets (default: in memory), and in which a part is made that --out sends to a bucket"
 	c.BoolVar(&d.failOnOOD, "fail-on-ood", false, "exit with code 4 if an image is OOD")
 	c.addQuiet("show neither progress nor the summary")
 }
@@ -202,7 +200,6 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 		}
 	}
 	if d.to.Out != "" {
-		d.to.Cache = d.Lookup("cache").Value.String()
 		return d.runParts(ctx, s)
 	}
 	return d.print(ctx, s, explainer)

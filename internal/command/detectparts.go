@@ -65,7 +65,7 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 	}
 	progress := d.progress(s, "images")
 	d.opts.Run.Progress = progress.Count
-	result, err := pipeline.DetectParts(ctx, d.opts, d.to)
+	record, err := pipeline.DetectParts(ctx, d.opts, d.to)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
 		fmt.Fprintln(s.Err, "detect: finished verdicts are saved; the same command continues")
@@ -73,11 +73,7 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	record := result.VerdictRecord
 	if !d.quiet {
-		if result.Unfinished != nil {
-			fmt.Fprintf(ForPeople(s.Err), "detect: part %s is written; %s has no manifest of all parts yet: %v\n", record.Work.Shard, d.to.Out, result.Unfinished)
-		}
 		fmt.Fprintf(s.Err, "%s: %s: %d in distribution, %d out of distribution, %d unreadable\n",
 			d.to.Out, count(record.Images, "image"), record.InDistribution, record.OOD, record.Failed)
 	}

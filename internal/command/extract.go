@@ -14,7 +14,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
-	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -35,7 +34,6 @@ Running it again processes only images that are new or whose size or modificatio
 
 func addExtract(c *command) {
 	c.readsURLs = []string{"images"}
-	c.writesURL = "out"
 	e := &extracting{command: c}
 	c.of = e
 	opts := &e.opts
@@ -65,19 +63,17 @@ func addExtract(c *command) {
 	c.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "standard deviation to divide by, `X` or one per channel")
 	c.Lookup("mean").DefValue, c.Lookup("std").DefValue = "0", "1"
 	c.section("output")
-	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write, with --parts also in a bucket")
-	c.StringVar(&opts.Cache, "cache", "", "`DIR` in which a part is made before it is sent to a bucket")
-	c.means("cache", "Cache", "Copies")
+	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write")
 	Choice(c.FlagSet, &opts.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
 	c.BoolVar(&opts.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
 	c.BoolVar(&opts.Verify, "verify", false, "find changed images by reading them, not by size and time")
 	c.BoolVar(&opts.Force, "force", false, "replace a set of another model, folder or shard, or a damaged one")
 	c.addJSON("print the result as one JSON object")
 	c.addQuiet("show no progress")
-	c.programOnly("images", "parts", "speculate", "model", "out", "cache", "dtype", "parquet", "json", "quiet")
+	c.programOnly("images", "parts", "speculate", "model", "out", "dtype", "parquet", "json", "quiet")
 	c.section("check")
 	e.checking = addCheckFlags(c)
-	c.rare("cache", "verify", "dtype", "parquet", "against", "picture", "check-images")
+	c.rare("verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
 	e.running = AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
 	c.rare(rareRunFlags...)
@@ -186,13 +182,9 @@ func (e *extracting) extract(ctx context.Context, s Streams) error {
 	}
 	where := opts.Out
 	if opts.Parts {
-		where = partOf(where, opts.Shard)
+		where = features.PartDir(where, opts.Shard)
 	}
-	listed := filepath.Join(where, "errors.jsonl")
-	if bucket.IsURL(where) {
-		listed = where + "/errors.jsonl"
-	}
-	return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, listed)
+	return fmt.Errorf("%w: %d, all listed in %s", ErrPartial, n, filepath.Join(where, "errors.jsonl"))
 }
 
 // tell says what a person should know of the result.
@@ -232,14 +224,6 @@ func extractionJSON(out string, result *pipeline.ExtractResult, plan *extractor.
 		Machines   []features.Machine `json:"machines,omitempty"`
 		Plan       *extractor.Plan    `json:"plan,omitempty"`
 	}{out, result.Meta.N, result.Meta.D, result, len(result.Failed), text(result.Unfinished), result.Waited.Seconds(), result.Meta.Machines, plan}
-}
-
-// partOf names the folder of a part to people.
-func partOf(dir string, shard features.Shard) string {
-	if bucket.IsURL(dir) {
-		return strings.TrimSuffix(dir, "/") + "/" + filepath.Base(features.PartDir("", shard)) + "-…"
-	}
-	return features.PartDir(dir, shard)
 }
 
 // manyPixels is from how many features on extract says that fewer do.

@@ -28,7 +28,6 @@ Of a DETECTOR it prints the classes, how often it is right on validation images,
 --out writes a page to look at, with curves, the confusion matrix, a map of the images and those closest to the threshold. The map and the pictures need the feature sets that the detector was trained on, which are looked for where they were and beside the detector.`, addShow)
 
 func addShow(c *command) {
-	c.readsURLs = []string{""}
 	opts := pipeline.SummaryOptions{}
 	c.sets(&opts)
 	out := c.String("out", "", "`FILE.html` to write")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // This file records in a small file how far a long run has come, for others that
@@ -24,8 +23,7 @@ type State struct {
 	Share   float64        `json:"share,omitempty"` // of all bytes that are read, where Total is not known
 	Failed  map[string]int `json:"failed"`
 	Began   time.Time      `json:"began"`
-	Moved   time.Time      `json:"moved"`             // when an image was last through
-	Sending bool           `json:"sending,omitempty"` // all are through, and what they gave goes to a bucket
+	Moved   time.Time      `json:"moved"` // when an image was last through
 	Ended   bool           `json:"ended"`
 	Stopped bool           `json:"stopped"` // interrupted, or failed
 	Host    string         `json:"host"`
@@ -57,14 +55,14 @@ type Recorder struct {
 	mu      sync.Mutex
 	state   State
 	written time.Time
-
-	send    func(text []byte, last bool) // nil unless the state is sent to a bucket; without a text it is deleted there
-	sent    time.Time
-	sending *parallel.Task[struct{}]
 }
 
-// every is how often the file is written.
-const every = 2 * time.Second
+const (
+	// suffix is that of the file beside a part.
+	suffix = ".progress"
+	// every is how often the file is written.
+	every = 2 * time.Second
+)
 
 // StartRecorder begins to record in the file of a part, whose names begin with path.
 func StartRecorder(path string) *Recorder {
@@ -89,7 +87,6 @@ func (r *Recorder) Update(change func(*State)) {
 	if now.Sub(r.written) >= every {
 		r.write(now)
 	}
-	r.sendNow(now)
 }
 
 // Share records which part of all bytes is read.
@@ -98,16 +95,6 @@ func (r *Recorder) Share(share float64) { r.Update(func(s *State) { s.Share = sh
 // Know records images that earlier runs had done.
 func (r *Recorder) Know(images int) {
 	r.Update(func(s *State) { s.Known, s.Done = s.Known+images, s.Done+images })
-}
-
-// Sends records at once that all images are through, and that what they gave is sent to a
-// bucket.
-func (r *Recorder) Sends() {
-	r.Update(func(s *State) {
-		s.Sending, s.Moved = true, time.Now()
-		r.wait()
-		r.written, r.sent = time.Time{}, time.Time{}
-	})
 }
 
 // End records the end of a run: one that has done all, or one that was interrupted or
@@ -123,7 +110,6 @@ func (r *Recorder) End(err error) {
 	if !r.written.IsZero() {
 		r.write(time.Now())
 	}
-	r.sendLast()
 }
 
 // text is the state as it is written.

@@ -62,17 +62,17 @@ func (s Shard) Compare(o Shard) int {
 	return cmp.Or(cmp.Compare(s.Count, o.Count), cmp.Compare(s.Index, o.Index))
 }
 
-// Name is what the names of a shard begin with.
-func Name(kind string, s Shard) string { return fmt.Sprintf("%s-%05d-of-%05d", kind, s.Index, s.Count) }
+// name is what the names of all that belongs to a shard begin with.
+func name(s Shard) string { return fmt.Sprintf("part-%05d-of-%05d", s.Index, s.Count) }
 
-// Parse is the inverse of Name; ok is false for other names.
-func Parse(kind, name string) (s Shard, ok bool) {
-	_, err := fmt.Sscanf(name, kind+"-%05d-of-%05d", &s.Index, &s.Count)
-	return s, err == nil && name == Name(kind, s) && 1 <= s.Index && s.Index <= s.Count
+// parse is the inverse of name; ok is false for other names.
+func parse(text string) (s Shard, ok bool) {
+	_, err := fmt.Sscanf(text, "part-%05d-of-%05d", &s.Index, &s.Count)
+	return s, err == nil && text == name(s) && 1 <= s.Index && s.Index <= s.Count
 }
 
-// Path is what the names of all that belongs to a shard begin with in a folder on the disk.
-func Path(dir string, s Shard) string { return filepath.Join(dir, Name(PartKind, s)) }
+// Path is what the names of all that belongs to a shard begin with in a folder.
+func Path(dir string, s Shard) string { return filepath.Join(dir, name(s)) }
 
 // Part is what there is of a shard.
 type Part struct {
@@ -82,7 +82,7 @@ type Part struct {
 	Begun    bool   // a run is at work on it, or was interrupted
 }
 
-// InFolder lists the parts in a folder on the disk, in order. done is how the name ends that
+// InFolder lists the parts in a folder, in order. done is how the name ends that
 // a finished part has there.
 func InFolder(dir, done string) ([]Part, error) {
 	entries, err := os.ReadDir(dir)
@@ -92,7 +92,7 @@ func InFolder(dir, done string) ([]Part, error) {
 	var all []Part
 	for _, e := range entries {
 		base, rest, _ := strings.Cut(e.Name(), ".")
-		shard, ok := Parse(PartKind, base)
+		shard, ok := parse(base)
 		begun, finished := rest == "partial" || strings.HasPrefix(rest, "partial-"), e.Name() == base+done
 		if !ok || !begun && !finished {
 			continue

@@ -112,6 +112,7 @@ func classifier(model *extractor.Model, opts ExportOptions) (*onnx.Model, map[st
 	if format == Ultralytics {
 		meaning = "RGB from 0 to 1"
 		shape[2], shape[3] = uncropped(spec)
+		shape[0] = max(1, shape[0]) // a free number of images is taken for a free size, too
 	}
 	m.Replace(model.Inputs[0].Name, in, onnx.Float, shape, func(x onnx.Value) onnx.Value { return addPreparing(m, model, format, x) })
 
@@ -270,7 +271,7 @@ func setUltralytics(m *onnx.Model, names []string, shape []int) error {
 		list = append(list, fmt.Sprintf("%d: %s", i, text))
 	}
 	for key, value := range map[string]string{
-		"task": "classify", "stride": "1", "channels": "3", "batch": strconv.Itoa(max(1, shape[0])),
+		"task": "classify", "stride": "1", "channels": "3", "batch": strconv.Itoa(shape[0]),
 		"imgsz": fmt.Sprintf("[%d, %d]", shape[2], shape[3]), "names": "{" + strings.Join(list, ", ") + "}",
 	} {
 		m.SetMetadata(key, value)

@@ -124,17 +124,6 @@ func (b *behind) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// readOnly is the error of all else.
-func readOnly() error { return fmt.Errorf("%w: %w", bucket.ErrReadOnly, fs.ErrPermission) }
-
 func (s *server) List(context.Context, string, string) ([]bucket.Object, string, error) {
-	return nil, "", readOnly()
-}
-func (s *server) Put(context.Context, string, []byte) error                { return readOnly() }
-func (s *server) Delete(context.Context, string) error                     { return readOnly() }
-func (s *server) Begin(context.Context, string) (string, error)            { return "", readOnly() }
-func (s *server) Abort(context.Context, string, string) error              { return readOnly() }
-func (s *server) Complete(context.Context, string, string, []string) error { return readOnly() }
-func (s *server) Part(context.Context, string, string, int, []byte) (string, error) {
-	return "", readOnly()
+	return nil, "", fmt.Errorf("%w: %w", bucket.ErrNoList, fs.ErrPermission)
 }
