@@ -3,6 +3,8 @@
 package columns
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -36,12 +38,30 @@ type Writer struct {
 	group int // rows of a group
 }
 
+// arrow is the schema of a file as Arrow's message, with a length of the embeddings of 0 at
+// the byte arrowLength: made by PyArrow, pa.schema([…]).serialize().
+const (
+	arrow       = "/////+gBAAAQAAAAAAAKAAwABgAFAAgACgAAAAABBAAMAAAACAAIAAAABAAIAAAABAAAAAcAAACEAQAARAEAABgBAADcAAAAqAAAAHQAAAAEAAAAqP7//wAAABAUAAAAJAAAAAQAAAABAAAAIAAAAAkAAABlbWJlZGRpbmcABgAIAAQABgAAAAAAAADg/v//AAAAAxAAAAAgAAAABAAAAAAAAAAHAAAAZWxlbWVudAAAAAYACAAGAAYAAAAAAAEAFP///wAAAAIQAAAAGAAAAAQAAAAAAAAABQAAAG10aW1lAAAACP///wAAAAFAAAAARP///wAAAAIQAAAAGAAAAAQAAAAAAAAABQAAAGJ5dGVzAAAAOP///wAAAAFAAAAAdP///wAAAAUQAAAAGAAAAAQAAAAAAAAABAAAAGhhc2gAAAAAoP///xAAFAAIAAYABwAMAAAAEAAQAAAAAAABBRAAAAAYAAAABAAAAAAAAAAFAAAAbGFiZWwAAADY////1P///wAAAAUQAAAAHAAAAAQAAAAAAAAABAAAAHBhdGgAAAAABAAEAAQAAAAQABQACAAAAAcADAAAABAAEAAAAAAAAAIQAAAAHAAAAAQAAAAAAAAAAwAAAHJvdwAIAAwACAAHAAgAAAAAAAABQAAAAA=="
+	arrowLength = 136
+)
+
+// arrowSchema says to readers that embeddings are lists of one length, which vector stores
+// ask for and Parquet itself does not have.
+func arrowSchema(d int) string {
+	message, err := base64.StdEncoding.DecodeString(arrow)
+	if err != nil {
+		panic(err)
+	}
+	binary.LittleEndian.PutUint32(message[arrowLength:], uint32(d))
+	return base64.StdEncoding.EncodeToString(message)
+}
+
 // NewWriter begins a file of rows with d features. The metadata is a text that readers
 // find by the key.
 func NewWriter(w io.Writer, d int, key, metadata string) *Writer {
 	group := max(1, groupBytes/(4*max(d, 1)))
 	return &Writer{d: d, group: group, left: group, w: parquet.NewGenericWriter[Row](w,
-		parquet.KeyValueMetadata(key, metadata), parquet.CreatedBy("mlrbfn", "1", ""), parquet.DataPageStatistics(false),
+		parquet.KeyValueMetadata(key, metadata), parquet.KeyValueMetadata("ARROW:schema", arrowSchema(d)), parquet.CreatedBy("mlrbfn", "1", ""), parquet.DataPageStatistics(false),
 		parquet.SkipPageBounds("embedding", "list", "element"), parquet.PageBufferSize(1<<20))}
 }
 
