@@ -42,7 +42,7 @@ CLASSES = {
     "ExplainOptions": ("detect", f"threshold max_false_alarms model maps features nearest {RUN}"),
     "DiscoverOptions": ("discover", f"fdr training seed model memory scratch {RUN}"),
     "DriftOptions": ("drift", f"by alpha model rows {RUN}"),
-    "ExportOptions": ("export", "max_false_alarms with_backbone model keep_outputs allow_drifted_features onnxruntime opset"),
+    "ExportOptions": ("export", "max_false_alarms with_backbone model keep_outputs as_classifier keep_logits allow_drifted_features onnxruntime opset"),
     "AddOptions": ("train", "features model device workers memory allow_drifted_features onnxruntime force"),
 }
 

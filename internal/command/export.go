@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
@@ -46,6 +47,10 @@ func addExport(c *command) {
 		switch {
 		case !opts.WithBackbone && (opts.Model != "" && opts.AsClassifier == "" || opts.KeepOutputs):
 			return Usagef("--model and --keep-outputs go with --with-backbone")
+		case opts.AsClassifier != "" && !slices.Contains(detector.ClassifierFormats, opts.AsClassifier):
+			return Usagef("--as-classifier %s: it is one of %v", opts.AsClassifier, detector.ClassifierFormats)
+		case opts.KeepLogits && opts.AsClassifier == "":
+			return Usagef("--keep-logits goes with --as-classifier")
 		case c.Changed("opset") && (opts.Opset < onnx.MinOpset || opts.Opset > onnx.MaxOpset):
 			return Usagef("--opset %d: it is %d to %d", opts.Opset, onnx.MinOpset, onnx.MaxOpset)
 		case disk.Same(*file, opts.Out):

@@ -526,6 +526,12 @@ func TestExportONNX(t *testing.T) {
 	}
 	call(t, 0, "export", "--detector", w.detector, "--out", all, "--with-backbone")
 	call(t, 0, "export", "--detector", w.detector, "--out", kept, "--with-backbone", "--keep-outputs", "--model", w.model)
+	repository := filepath.Join(dir, "repository", "photos")
+	if out, _ := call(t, 0, "export", "--detector", w.detector, "--out", repository, "--as-classifier", "triton", "--keep-logits", "--model", w.model); !strings.Contains(out, filepath.Join(repository, "1", "model.onnx")) {
+		t.Errorf("it prints %s", out)
+	}
+	refused(t, "--as-classifier", "export", "--detector", w.detector, "--out", repository, "--as-classifier", "keras")
+	refused(t, "--keep-logits", "export", "--detector", w.detector, "--out", head, "--keep-logits")
 	testenv.Python(t, `
 import json, sys, numpy as np, onnx
 from onnx.reference import ReferenceEvaluator

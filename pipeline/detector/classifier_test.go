@@ -159,10 +159,10 @@ func TestClassifierIsTheDetector(t *testing.T) {
 					t.Fatal(err)
 				}
 				x, h, w := p.prepared, model.Spec.Height, model.Spec.Width
-				in, output := "images", "probabilities"
+				in, output, batch := "images", "probabilities", batch
 				switch format {
 				case detector.Ultralytics:
-					x, h, w, output = p.uncropped, p.height, p.width, "output0"
+					x, h, w, output, batch = p.uncropped, p.height, p.width, "output0", 1
 				case detector.Transformers:
 					in, output = "pixel_values", "logits"
 				}

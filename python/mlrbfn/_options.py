@@ -916,6 +916,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "with_backbone": False,
         "model": None,
         "keep_outputs": False,
+        "as_classifier": None,
+        "keep_logits": False,
         "allow_drifted_features": False,
         "onnxruntime": None,
         "opset": None,
