@@ -6,9 +6,9 @@
     verdicts = detector.detect("photos/new")
     verdicts.to_pandas()
 
-`mlrbfn.sklearn` has an estimator for scikit-learn, `mlrbfn.pyod` one for PyOD. The
-package also brings the program `mlrbfn`, its default backbone (models/) and the
-pictures of `mlrbfn demo` (demo/). `python -m mlrbfn` runs the program.
+`mlrbfn.sklearn` has an estimator for scikit-learn, `mlrbfn.pyod` one for PyOD;
+`mlrbfn.spark` and `mlrbfn.ray` judge tables of images. The package also brings the program
+`mlrbfn`, its default backbone (models/) and the pictures of `mlrbfn demo` (demo/). `python -m mlrbfn` runs the program.
 """
 
 from __future__ import annotations
