@@ -61,9 +61,14 @@ type Discovery struct {
 	// LeastFound is about how many must be called new at once for any to be: fewer cannot be
 	// told from chance with so few calibration images.
 	LeastFound int `json:"least_found"`
-	// Weight is how much of what the folder taught was added to the score of each image, in
-	// its deviations; 0 where the folder says nothing.
-	Weight float64           `json:"weight"`
+	// Listed are those of the images that are called new which are no copies. Of them, with
+	// the same confidence, ListedKnown are known ones at most.
+	Listed      int `json:"listed"`
+	ListedKnown int `json:"listed_known"`
+	// Weight is how much of what the folder taught Together has, in deviations of the score,
+	// and ListWeight how much of what QValue goes by; 0 where the folder says nothing.
+	Weight     float64           `json:"weight"`
+	ListWeight float64           `json:"list_weight"`
 	Bounds []DiscoveryBound  `json:"bounds"`
 	Groups []DiscoveredGroup `json:"groups"` // the largest first
 	Notes  []string          `json:"notes"`
@@ -76,15 +81,14 @@ type Found struct {
 	Judgement
 	Together float64 // the score that was learned, in the unit of Score: higher = more in-distribution
 	// QValue is the smallest rate of false discoveries at which the image counts as new; 1 at
-	// most.
+	// most. It does not go by Together, which knows too much of what is compared.
 	QValue float64
 	New    bool
 	Group  int // index into Discovery.Groups; −1 for none
 }
 
 // DiscoveryBound says of the images with the lowest Together how many are known ones at
-// most. All bounds hold together with a confidence of 95%. One of them is of the images that
-// are called new.
+// most. All bounds hold together with a confidence of 95%.
 type DiscoveryBound struct {
 	Together float64 `json:"together"` // those with at most this
 	Found    int     `json:"found"`    // how many these are, without copies
@@ -214,18 +218,13 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 	if err != nil {
 		return err
 	}
-	out.Weight = learned.Weight
+	out.Weight, out.ListWeight = learned.RankWeight, learned.Weight
 	ranks := discovery.PValues(learned.Calibration, learned.Folder)
 	q := discovery.QValues(ranks, n)
 	out.LeastFound = discovery.LeastFound(n, m, out.FDR)
 	certificate := discovery.Certify(ranks, n, discoveryConfidence, seed)
 	out.NewAtLeast = certificate.New
-	ascending := slices.Sorted(slices.Values(learned.Folder))
-	for _, b := range certificate.Bounds {
-		if b.Found > 0 && (len(out.Bounds) == 0 || out.Bounds[len(out.Bounds)-1].Found < b.Found) {
-			out.Bounds = append(out.Bounds, DiscoveryBound{ascending[b.Found-1], b.Found, b.Known})
-		}
-	}
+	out.bound(certificate, ranks, learned.Ranked)
 	carries := out.LeastFound <= m && n > 0
 	switch {
 	case n == 0:
@@ -233,18 +232,20 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 	case !carries:
 		out.Notes = append(out.Notes, fmt.Sprintf("with %d calibration images, and %d images that were judged together, no list can be promised to have at most %.3g%% known ones: images are ranked, and groups are of the images that are OOD by themselves; calibrate on more images", n, m, 100*out.FDR))
 	}
-	listed := 0
-	for i := range q {
+	var listed []int
+	for i, r := range ranks {
 		if carries && min(1, q[i]) <= out.FDR {
-			listed++
+			listed = append(listed, r)
 		}
 	}
-	out.boundList(listed, ascending)
+	if out.Listed = len(listed); out.Listed > 0 {
+		out.ListedKnown = certificate.Known(listed)[out.Listed-1]
+	}
 	first := make([]int, m) // of the images with this row
 	for i := len(out.Found) - 1; i >= 0; i-- {
 		if at := folder.of[i]; at >= 0 {
 			f := &out.Found[i]
-			f.Together, first[at] = learned.Folder[at], i
+			f.Together, first[at] = learned.Ranked[at], i
 			if n > 0 {
 				f.QValue = min(1, q[at])
 			}
@@ -256,23 +257,29 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 	return out.group(ctx, known, folder, first, carries)
 }
 
-// boundList adds the bound of the list of those that are called new, given how many these
-// are without copies, where no other bound is of just these: of them no more are known than
-// of a longer list, and as many are new as of a shorter one.
-func (out *Discovery) boundList(listed int, ascending []float64) {
-	at, exact := slices.BinarySearchFunc(out.Bounds, listed, func(b DiscoveryBound, n int) int { return cmp.Compare(b.Found, n) })
-	if listed == 0 || exact {
+// bound sets the bounds of the images that come first by their scores.
+func (out *Discovery) bound(certificate discovery.Certificate, ranks []int, scores []float64) {
+	if len(certificate.Bounds) == 0 {
 		return
 	}
-	b := DiscoveryBound{ascending[listed-1], listed, listed}
-	if at < len(out.Bounds) {
-		b.Known = min(b.Known, out.Bounds[at].Known)
+	order, listed := make([]int, len(scores)), make([]int, len(scores))
+	for i := range order {
+		order[i] = i
 	}
-	if at > 0 {
-		shorter := out.Bounds[at-1]
-		b.Known = min(b.Known, listed-(shorter.Found-shorter.Known))
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[a], scores[b]) })
+	for i, row := range order {
+		listed[i] = ranks[row]
 	}
-	out.Bounds = slices.Insert(out.Bounds, at, b)
+	known := certificate.Known(listed)
+	for _, n := range append(discovery.Spaced(len(order)), len(order)) {
+		score := scores[order[n-1]]
+		for n < len(order) && scores[order[n]] == score {
+			n++
+		}
+		if k := len(out.Bounds); k == 0 || out.Bounds[k-1].Found < n {
+			out.Bounds = append(out.Bounds, DiscoveryBound{score, n, known[n-1]})
+		}
+	}
 }
 
 // group puts the new images into groups, and those that are OOD where no list can be

@@ -16,10 +16,12 @@ import (
 // Discovery holds what the page of images that were judged together shows: groups of new
 // ones, and how many of these are known ones at most.
 type Discovery struct {
-	Title   string // "" means "What is new"
-	Images  int    // that were judged
-	New     int    // images that are called new, without copies
-	AtLeast int    // images that are new, with a confidence of 95%
+	Title   string  // "" means "What is new"
+	Images  int     // that were judged
+	New     int     // images that are called new, without copies
+	Known   int     // of which are known at most, with a confidence of 95%
+	Last    float64 // the highest score of those that are called new
+	AtLeast int     // images that are new, with a confidence of 95%
 	FDR     float64
 	Bounds  []DiscoveryBound // by Found, ascending
 	Kinds   []NewKind        // the largest first
@@ -122,12 +124,12 @@ func WriteDiscovery(file string, d Discovery) error {
 	return nil
 }
 
-// at returns the place of the bound of the list, or where none is called new that of the
-// first bound by which as many are new as by any.
+// at returns the place of the first bound of all that are called new, or where none is that
+// of the first bound by which as many are new as by any.
 func (d *Discovery) at() int {
 	return sort.Search(len(d.Bounds)-1, func(i int) bool {
 		b := d.Bounds[i]
-		return d.New > 0 && b.Found >= d.New || d.New == 0 && b.Found-b.Known >= d.AtLeast
+		return d.New > 0 && b.Together >= d.Last || d.New == 0 && b.Found-b.Known >= d.AtLeast
 	})
 }
 
@@ -141,12 +143,8 @@ func (d *Discovery) lead() string {
 	case d.New == 0:
 		return fmt.Sprintf("None of %s can be called new by itself, but at least %s %s new, with a confidence of 95%%.", count(d.Images), thousands(d.AtLeast), isAre(d.AtLeast))
 	}
-	b := DiscoveryBound{Found: d.New, Known: d.New}
-	if len(d.Bounds) > 0 {
-		b = d.Bounds[d.at()]
-	}
 	return fmt.Sprintf("%s of %s %s called new. Of these %s at most %s %s known (95%%), and at least %s of all %s new. In the mean over folders, at most %.3g%% of those that are called new are known.",
-		thousands(d.New), count(d.Images), isAre(d.New), thousands(b.Found), thousands(b.Known), isAre(b.Known), thousands(d.AtLeast), isAre(d.AtLeast), 100*d.FDR)
+		thousands(d.New), count(d.Images), isAre(d.New), thousands(d.New), thousands(d.Known), isAre(d.Known), thousands(d.AtLeast), isAre(d.AtLeast), 100*d.FDR)
 }
 
 // boundRows is how many bounds the table for readers without JavaScript has, at most.

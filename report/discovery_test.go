@@ -22,7 +22,7 @@ import (
 func judgedTogether() Discovery {
 	const evil = "<script>alert(1)</script>\xff"
 	d := Discovery{
-		Images: 1200, New: 40, AtLeast: 35, FDR: .1, Notes: []string{evil},
+		Images: 1200, New: 40, Known: 6, Last: -3, AtLeast: 35, FDR: .1, Notes: []string{evil},
 		Bounds: []DiscoveryBound{{-9, 1, 0}, {-5, 20, 2}, {-3, 40, 6}, {-1.5, 90, 55}, {0, 500, 465}},
 		Failed: []features.Failure{{Path: evil, Error: "it is cut short"}}, Commands: []string{"mlrbfn discover"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}},
 	}

@@ -25,16 +25,15 @@ const (
 
 // writePage writes the page of what was found.
 func (d *discovering) writePage(ctx context.Context, r *pipeline.Discovery) error {
-	page := report.Discovery{Images: r.Images - r.Unreadable, AtLeast: r.NewAtLeast, FDR: r.FDR, Notes: slices.Clone(r.Notes), Commands: []string{d.line()}}
+	page := report.Discovery{Images: r.Images - r.Unreadable, New: r.Listed, Known: r.ListedKnown, Last: math.Inf(-1), AtLeast: r.NewAtLeast, FDR: r.FDR, Notes: slices.Clone(r.Notes), Commands: []string{d.line()}}
 	page.Facts = append(madeBy(), evaluation.Fact{Name: "detector", Value: d.file},
 		evaluation.Fact{Name: "images", Value: fmt.Sprintf("%s, %d unreadable, %d copies", count(r.Images, "image"), r.Unreadable, r.Copies)},
 		evaluation.Fact{Name: "calibration images", Value: fmt.Sprint(r.Calibration)},
-		evaluation.Fact{Name: "weight of what the folder taught", Value: fmt.Sprintf("%.3g", r.Weight)})
+		evaluation.Fact{Name: "weight of what the folder taught", Value: fmt.Sprintf("%.3g to rank by, %.3g for the list", r.Weight, r.ListWeight)})
 	kinds := make([][]int, len(r.Groups)+1) // the last are new images of no group
-	last := math.Inf(-1)                    // the highest score of the list
 	for i, f := range r.Found {
 		if f.New {
-			last = max(last, f.Together)
+			page.Last = max(page.Last, f.Together)
 		}
 		switch {
 		case f.Err != nil:
@@ -47,9 +46,6 @@ func (d *discovering) writePage(ctx context.Context, r *pipeline.Discovery) erro
 	}
 	for _, b := range r.Bounds {
 		page.Bounds = append(page.Bounds, report.DiscoveryBound(b))
-		if r.New > 0 && b.Together <= last {
-			page.New = b.Found
-		}
 	}
 	if n := len(r.Groups); n > mostKinds {
 		page.Notes = append(page.Notes, fmt.Sprintf("the page shows the %d largest of %d groups", mostKinds, n))

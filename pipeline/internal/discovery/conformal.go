@@ -83,6 +83,24 @@ type Certificate struct {
 	New int
 }
 
+// Known bounds, for each number of the first rows of a list, how many of them are known ones,
+// given the ranks of their p-values in the order of the list, whatever this order is: with
+// those beyond a rank no more than all of these and those up to it. The bounds hold
+// together with those of the Certificate.
+func (c Certificate) Known(ranks []int) []int {
+	known, beyond := make([]int, len(ranks)), make([]int, len(c.Bounds))
+	for i, r := range ranks {
+		known[i] = i + 1
+		for k, b := range c.Bounds {
+			if r > b.Rank {
+				beyond[k]++
+			}
+			known[i] = min(known[i], beyond[k]+b.Known)
+		}
+	}
+	return known
+}
+
 const (
 	draws   = 2000 // of p-values of known rows
 	spacing = 32   // ranks up to it have bounds of their own, others every 1/32
@@ -101,7 +119,7 @@ func Certify(ranks []int, n int, confidence float64, seed uint64) Certificate {
 	if m == 0 || n == 0 {
 		return Certificate{}
 	}
-	at := thresholds(n)
+	at := Spaced(n)
 	return certify(ranks, at, bounds(n, m, at, confidence, seed))
 }
 
@@ -128,8 +146,8 @@ func certify(ranks, at, most []int) Certificate {
 	return c
 }
 
-// thresholds are ranks from 1 to n: all of the lowest, and some of the others.
-func thresholds(n int) (at []int) {
+// Spaced returns numbers from 1 to n: all of the lowest, and some of the others.
+func Spaced(n int) (at []int) {
 	for r := 1; r <= n; r += max(1, r/spacing) {
 		at = append(at, r)
 	}

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -55,7 +56,7 @@ func falseDiscoveries(ranks []int, n, known int, alpha float64) (share float64, 
 // are calibration rows break the promise.
 func TestPromise(t *testing.T) {
 	const n, m, alpha, folders = 150, 40, .2, 500
-	at := thresholds(n)
+	at := Spaced(n)
 	most := bounds(n, m, at, .95, 0)
 	for _, fresh := range []int{0, 4, 12} {
 		var mean, leaky, chosen float64
@@ -80,6 +81,18 @@ func TestPromise(t *testing.T) {
 					}
 				}
 				wrong = wrong || known > b.Known
+			}
+			order := w.random.Perm(m)
+			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(learned.Ranked[a], learned.Ranked[b]) })
+			listed, known := make([]int, m), 0
+			for i, row := range order {
+				listed[i] = ranks[row]
+			}
+			for i, most := range c.Known(listed) {
+				if order[i] < m-fresh {
+					known++
+				}
+				wrong = wrong || known > most
 			}
 			if wrong {
 				broken++
