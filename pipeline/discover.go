@@ -17,6 +17,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/discovery"
+	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
 // DiscoverOptions says which images to judge together.
@@ -31,6 +32,11 @@ type DiscoverOptions struct {
 	// Training are the folders of the feature sets that the detector was trained and
 	// calibrated on; none means where they were, or beside the detector's file.
 	Training []string
+
+	// GroupBy, where set, is a regular expression that names the group of an image by its path,
+	// as that of training: of images of one group one is judged together with the others,
+	// drawn at random, and all get its Together, QValue and New.
+	GroupBy string
 
 	FDR  float64 // the rate of false discoveries that is promised; 0 means DefaultFDR
 	Seed uint64  // of what is drawn: folds, and the bounds
@@ -51,7 +57,7 @@ type Discovery struct {
 
 	Images      int     `json:"images"`
 	Unreadable  int     `json:"unreadable"`
-	Copies      int     `json:"copies"`      // images whose features another one has; they count once
+	Copies      int     `json:"copies"`      // images that count once with another, as they have its features or are of its group
 	Calibration int     `json:"calibration"` // images that were compared with
 	FDR         float64 `json:"fdr"`
 	New         int     `json:"new"` // images that are called new, copies too
@@ -69,9 +75,9 @@ type Discovery struct {
 	// and ListWeight how much of what QValue goes by; 0 where the folder says nothing.
 	Weight     float64           `json:"weight"`
 	ListWeight float64           `json:"list_weight"`
-	Bounds []DiscoveryBound  `json:"bounds"`
-	Groups []DiscoveredGroup `json:"groups"` // the largest first
-	Notes  []string          `json:"notes"`
+	Bounds     []DiscoveryBound  `json:"bounds"`
+	Groups     []DiscoveredGroup `json:"groups"` // the largest first
+	Notes      []string          `json:"notes"`
 }
 
 // Found is the judgement of an image, and what the others say of it.
@@ -142,7 +148,11 @@ func Discover(ctx context.Context, opts DiscoverOptions) (_ *Discovery, err erro
 	folder := &folderRows{space: space, d: d.Dim(), at: map[uint64][]int{}, seed: maphash.MakeSeed()}
 	defer func() { err = errors.Join(err, folder.close()) }()
 	out := &Discovery{FDR: cmp.Or(opts.FDR, DefaultFDR), Calibration: len(known.calibration.Scores), Notes: append([]string{}, known.notes...), Groups: []DiscoveredGroup{}, Bounds: []DiscoveryBound{}}
-	if err := opts.judge(ctx, known, folder, out); err != nil {
+	err = opts.judge(ctx, known, folder, out)
+	if err == nil {
+		err = opts.oneOfEach(folder, out)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return out, out.discover(ctx, d, known, folder, opts.Seed)
@@ -202,6 +212,38 @@ func (opts *DiscoverOptions) judge(ctx context.Context, known *knownRows, folder
 		failed = cmp.Or(failed, add(Judgement{Path: path(i), Verdict: v, Features: row(i)}))
 	})
 	return cmp.Or(err, failed)
+}
+
+// oneOfEach leaves one row of each group.
+func (opts *DiscoverOptions) oneOfEach(folder *folderRows, out *Discovery) error {
+	if opts.GroupBy == "" {
+		return nil
+	}
+	var paths []string
+	var rows []int // of images that could be read
+	for i, f := range out.Found {
+		if at := folder.of[i]; at >= 0 {
+			paths, rows = append(paths, f.Path), append(rows, at)
+		}
+	}
+	names, err := training.GroupNames(opts.GroupBy, paths)
+	if err != nil {
+		return err
+	}
+	groups := training.JoinGroups(slices.Clone(rows), names)
+	row := map[int]int{} // what is left of each group
+	var kept []int
+	for _, i := range features.OneOfEach(groups, opts.Seed) {
+		row[groups[i]] = len(kept)
+		kept = append(kept, rows[i])
+	}
+	for i, at := range folder.of {
+		if at >= 0 {
+			folder.of[i], groups = row[groups[0]], groups[1:]
+		}
+	}
+	folder.keep(kept)
+	return nil
 }
 
 // discover says what is new, when all images are judged.
@@ -471,6 +513,7 @@ type folderRows struct {
 	whole func(int) []float32 // the rows of all images, where they are kept elsewhere
 	first []int               // and the first image of each row there
 
+	kept   []int // rows that are left; nil for all
 	blocks []features.Rows
 	last   []float32 // the rows after those of blocks
 	seed   maphash.Seed
@@ -479,8 +522,20 @@ type folderRows struct {
 
 const keptRows = 4096 // of a block
 
+// keep leaves these rows alone, numbered anew.
+func (f *folderRows) keep(rows []int) {
+	scores := make([]float64, len(rows))
+	for i, row := range rows {
+		scores[i] = f.scores[row]
+	}
+	f.kept, f.scores = rows, scores
+}
+
 // row returns a row.
 func (f *folderRows) row(i int) []float32 {
+	if f.kept != nil {
+		i = f.kept[i]
+	}
 	switch {
 	case f.whole != nil:
 		return f.whole(f.first[i])

@@ -2,9 +2,11 @@ package pipeline
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/features"
@@ -178,5 +180,51 @@ func TestDiscoverRefuses(t *testing.T) {
 	d.CalibrationScores[3] += 1
 	if _, err := Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{folder}, Training: []string{filepath.Clean(dir + ".moved")}}); !errors.Is(err, detector.ErrTrainingSets) {
 		t.Errorf("other calibration scores: %v", err)
+	}
+}
+
+// TestDiscoverGroups: one image of each group counts, drawn by the seed, and says what the
+// others are.
+func TestDiscoverGroups(t *testing.T) {
+	o := quick(pipetest.Clouds(t, 1, 200, pipetest.TwoLabels, pipetest.Two...))
+	o.Calibration, o.NoHoldOut = Share{Fraction: .3}, true
+	d, _, err := Train(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const each = 40
+	apart := [][2]float64{{-2, 4}, {6, -5}}
+	opts := DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{pipetest.Clouds(t, 3, each, nil, apart...), pipetest.Clouds(t, 4, each, nil, apart...)}}
+	alone, err := Discover(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.GroupBy = `^row [1-9]\d*$` // rows 1 to 79 of both sets are pairs, and each row 0 is alone
+	r, err := Discover(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if alone.Copies != 0 || r.Copies != 2*each-1 || r.New < alone.New/2 {
+		t.Errorf("%d and %d count once with another; %d and %d are new", alone.Copies, r.Copies, alone.New, r.New)
+	}
+	drawn := [2]int{}
+	for i := range 2 * each {
+		a, b := r.Found[i], r.Found[2*each+i]
+		if same := a.Together == b.Together && a.QValue == b.QValue && a.New == b.New && a.Group == b.Group; same != (i > 0) {
+			t.Errorf("images %d: %+v, %+v", i, a, b)
+		}
+		// Together goes by the image that was drawn, and nearly as its own score does.
+		if i > 0 && math.Abs(a.Together-a.Score) < math.Abs(a.Together-b.Score) {
+			drawn[0]++
+		} else {
+			drawn[1]++
+		}
+	}
+	if drawn[0] == 0 || drawn[1] == 0 {
+		t.Errorf("drawn from the sets: %d", drawn)
+	}
+	opts.GroupBy = "frame"
+	if _, err := Discover(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "GroupBy") {
+		t.Error(err)
 	}
 }

@@ -46,6 +46,7 @@ func addDiscover(c *command) {
 	c.StringArrayVar(&d.opts.Training, "training", nil, "`FEATURES` that the detector was trained and calibrated on (repeat; default: where they were)")
 	c.section("verdict")
 	c.Float64Var(&d.opts.FDR, "fdr", pipeline.DefaultFDR, "`SHARE` of the images that are called new that may be known ones")
+	c.StringVar(&d.opts.GroupBy, "group-by", "", "of images whose paths match regular expression `PATTERN` alike one counts, and says what all are")
 	c.Uint64Var(&d.opts.Seed, "seed", 0, "`N` that parts are drawn by")
 	c.rare("seed")
 	c.section("model")
@@ -273,7 +274,7 @@ func (d *discovering) describe(r *pipeline.Discovery) string {
 	fmt.Fprintf(&b, "%s: %d new, of which at most %.3g%% are known ones in the mean; at least %d are new (95%%); %d unreadable",
 		count(r.Images, "image"), r.New, 100*r.FDR, r.NewAtLeast, r.Unreadable)
 	if r.Copies > 0 {
-		fmt.Fprintf(&b, "; %d have the features of another and count once with it", r.Copies)
+		fmt.Fprintf(&b, "; %d have the features of another, or are of its group, and count once with it", r.Copies)
 	}
 	fmt.Fprintf(&b, "\n")
 	if r.New == 0 && r.Calibration > 0 {

@@ -49,7 +49,7 @@ func (t *Data) findGroups(ctx context.Context) error {
 	for i, row := range labelled.Index {
 		t.groups[row] = labelled.Index[alike[0][i]]
 	}
-	t.groups = join(t.groups, key)
+	t.groups = JoinGroups(t.groups, key)
 	return nil
 }
 
@@ -68,18 +68,13 @@ func copies(numbers []int) int {
 	return total
 }
 
-// groupsOf returns the match of the pattern in the path of each image of a table, ""
-// where it finds nothing; nil without a pattern.
+// groupsOf returns the groups of the images of a table by their paths; nil without a
+// pattern.
 func groupsOf(pattern string, t *features.Table) ([]string, error) {
 	if pattern == "" {
 		return nil, nil
 	}
-	expression, err := regexp.Compile(pattern)
-	if err != nil {
-		return nil, options.Errorf("GroupBy", "%w", err)
-	}
-	var groups []string
-	found := false
+	var paths []string
 	for _, set := range t.Sets {
 		images, err := set.Images()
 		if err != nil {
@@ -89,32 +84,35 @@ func groupsOf(pattern string, t *features.Table) ([]string, error) {
 			return nil, options.Errorf("GroupBy", "features %s have no paths of images", set.Dir)
 		}
 		for _, image := range images {
-			group := ""
-			if match := expression.FindStringSubmatch(image.Path); match != nil {
-				group = match[min(1, len(match)-1)]
-			}
-			found = found || group != ""
-			groups = append(groups, group)
+			paths = append(paths, image.Path)
 		}
 	}
+	return GroupNames(pattern, paths)
+}
+
+// GroupNames returns the match of the pattern in each path, or of its first brackets, and ""
+// where it finds nothing. It must match one of the paths, if there are any.
+func GroupNames(pattern string, paths []string) ([]string, error) {
+	expression, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, options.Errorf("GroupBy", "%w", err)
+	}
+	groups, found := make([]string, len(paths)), len(paths) == 0
+	for i, path := range paths {
+		if match := expression.FindStringSubmatch(path); match != nil {
+			groups[i] = match[min(1, len(match)-1)]
+		}
+		found = found || groups[i] != ""
+	}
 	if !found {
-		return nil, options.Errorf("GroupBy", "%s matches no path, such as %s", pattern, firstPath(t))
+		return nil, options.Errorf("GroupBy", "%s matches no path, such as %s", pattern, paths[0])
 	}
 	return groups, nil
 }
 
-func firstPath(t *features.Table) string {
-	for _, set := range t.Sets {
-		if images, err := set.Images(); err == nil && len(images) > 0 {
-			return images[0].Path
-		}
-	}
-	return ""
-}
-
-// join joins groups by number with those by name: rows that share either share
+// JoinGroups joins groups by number with those by name: rows that share either share
 // the number that it returns. A row without a name shares none.
-func join(numbers []int, names []string) []int {
+func JoinGroups(numbers []int, names []string) []int {
 	if names == nil {
 		return numbers
 	}
@@ -206,7 +204,7 @@ func (t *Data) calibrationRows(ctx context.Context, own *features.Table) ([]int,
 			known[n] = true
 		}
 	}
-	groups, repeated := join(slices.Clone(alike[0]), names), 0
+	groups, repeated := JoinGroups(slices.Clone(alike[0]), names), 0
 	spoiled := map[int]bool{}
 	for i, n := range alike[0] {
 		if known[n] {
