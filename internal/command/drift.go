@@ -30,6 +30,7 @@ type watching struct {
 	file, by, page string
 	alpha          float64
 	rows           int
+	training       []string
 	failOnAlarm    bool
 }
 
@@ -46,6 +47,8 @@ func addDrift(c *command) {
 	c.means("detector", "Detector")
 	w.load = addPublicKeyFlag(c.FlagSet)
 	Choice(c.FlagSet, &w.by, "by", "time", "time|taken|name", "order of the images: time of the last change, time that the camera wrote into the file (EXIF; else of the last change), or path (2.jpg before 10.jpg)")
+	c.StringArrayVar(&w.training, "training", nil, "`FEATURES` that the detector was trained and calibrated on, for what is new since an alarm (repeat; default: where they were)")
+	c.means("training", "Training")
 	c.section("alarm")
 	c.Float64Var(&w.alpha, "alpha", 0.01, "`CHANCE` of ever raising a false alarm")
 	c.means("alpha", "Alpha")
@@ -112,6 +115,11 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	course.end()
+	if course.raised() {
+		if course.New, err = course.sinceThen.discover(ctx, w.opts.Detector, w.training); err != nil {
+			return err
+		}
+	}
 	if n := len(w.opts.Detector.CalibrationScores); evaluation.FewForDrift(n) {
 		fmt.Fprintf(s.Err, "drift: note: the detector has %s: a small part of images that is different from the first one on may never be noticed\n", count(n, "calibration image"))
 	}
@@ -235,6 +243,7 @@ type course struct {
 	Classes []report.DriftClass `json:"classes"`         // those that images were given
 	Parts   []report.DriftPart  `json:"parts"`           // of the course
 	Notes   []string            `json:"notes,omitempty"` // what the promise does not cover
+	New     *newSince           `json:"new"`             // since the evidence began to grow; null if there was no alarm
 	LogMost float64             `json:"highest_log_wealth"`
 
 	detector *pipeline.Detector
@@ -242,7 +251,8 @@ type course struct {
 	perPart  int
 	lowest   float64 // log of the capital, and at which image
 	since    report.DriftAlarm
-	byClass  map[string]*report.DriftClass
+	sinceThen
+	byClass map[string]*report.DriftClass
 }
 
 // alarmText names the image that raised an alarm.
@@ -288,7 +298,9 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 	all, ofClass := c.watch.Add(j.Class, j.Score)
 	if c.Images == 1 || all.LogWealth < c.lowest {
 		c.lowest, c.since = all.LogWealth, here
+		c.sinceThen = sinceThen{}
 	}
+	c.sinceThen.add(c.Images, j)
 	if all.Now {
 		raised, since := here, c.since
 		raised.Since = &since
@@ -387,6 +399,11 @@ func (c *course) String() string {
 			fmt.Fprintf(&b, "ALARM, class %s: %s\n", Printable(class.Name), alarmText(class.Alarm))
 		}
 	}
+	if c.New != nil {
+		for _, line := range c.New.lines() {
+			fmt.Fprintf(&b, "new: %s\n", line)
+		}
+	}
 	if !c.raised() {
 		fmt.Fprintf(&b, "no alarm in %s (chance of a false one: at most %g)\n", count(c.Images, "image"), c.Alpha)
 	}
@@ -428,6 +445,11 @@ func (c *course) page(file, by, line string) report.Drift {
 		page.Answer = fmt.Sprintf("Alarm: %s.", alarmText(c.Alarm))
 	case c.raised():
 		page.Answer = "Alarm of a class; see below."
+	}
+	if c.New != nil {
+		for _, line := range c.New.lines() {
+			page.Lead = append(page.Lead, sentence(line))
+		}
 	}
 	return page
 }

@@ -63,6 +63,17 @@ func TestDrift(t *testing.T) {
 			t.Errorf("since %+v, and the change is at %d", a.Since, calm)
 		}
 	}
+	// The images of the third kind are new since then.
+	if n := got.New; n == nil || n.Since != got.Alarm.Since.Image || n.Images != got.Images-n.Since+1 || n.NewAtLeast < other/2 || n.New < other*9/10 || len(n.Groups) == 0 {
+		t.Errorf("%+v", n)
+	} else {
+		for _, path := range n.Groups[0].Typical {
+			var i int
+			if _, err := fmt.Sscanf(filepath.Base(path), "%d.png", &i); err != nil || i < calm {
+				t.Errorf("%s is typical of the new ones", path)
+			}
+		}
+	}
 	first, last := got.Parts[0], got.Parts[11]
 	if first.From != 1 || first.To != 20 || first.Begin != "2026-01-01T00:00:00Z" || first.Classes["disc"]+first.Classes["square"] != 20 {
 		t.Errorf("%+v", first)
@@ -87,10 +98,23 @@ func TestDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in", " changes most: "} {
+	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "are called new, and at least ", "Group 0: ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in", " changes most: "} {
 		if !strings.Contains(string(html), want) {
 			t.Errorf("the page lacks %s", want)
 		}
+	}
+	features := filepath.Join(filepath.Dir(detector), "features")
+	if err := os.Rename(features, features+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ = call(t, 0, "drift", "--detector", detector, "--quiet", folder); !strings.Contains(text, "new: which images are new needs the features") {
+		t.Errorf("without features it prints\n%s", text)
+	}
+	if text, _ = call(t, 0, "drift", "--detector", detector, "--quiet", "--training", features+".moved", folder); !strings.Contains(text, "new: group 0: ") {
+		t.Errorf("with moved features it prints\n%s", text)
+	}
+	if err := os.Rename(features+".moved", features); err != nil {
+		t.Fatal(err)
 	}
 	write(t, filepath.Join(folder, "9", "0.png"), "no image")
 	text, _ = call(t, partial, "drift", "--detector", detector, "--by", "name", "--quiet", filepath.Join(folder, "9"))
@@ -99,7 +123,7 @@ func TestDrift(t *testing.T) {
 	}
 	// A detector of too few calibration images: warned of, and parts of one image.
 	few := filepath.Join(t.TempDir(), "few.safetensors")
-	call(t, 0, "train", "--features", filepath.Join(filepath.Dir(detector), "features"), "--out", few, "--epochs", "3", "--calibration", "0.05", "--scores", "head", "--quiet")
+	call(t, 0, "train", "--features", features, "--out", few, "--epochs", "3", "--calibration", "0.05", "--scores", "head", "--quiet")
 	text, says := call(t, 0, "drift", "--detector", few, "--rows", "1000", "--quiet", filepath.Join(folder, "8"))
 	if !strings.Contains(says, "flags nothing") || strings.Contains(text, "29–29") || !strings.Contains(text, "\n29 ") {
 		t.Errorf("it warns %q and prints\n%s", says, text)
