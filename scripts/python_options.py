@@ -40,8 +40,8 @@ CLASSES = {
     "InspectOptions": ("inspect", "images no_images folds seed memory scratch"),
     "ShowOptions": ("show", "features images"),
     "ExplainOptions": ("detect", f"threshold max_false_alarms model maps features nearest {RUN}"),
-    "DiscoverOptions": ("discover", f"fdr training seed model memory scratch {RUN}"),
-    "DriftOptions": ("drift", f"by alpha model rows {RUN}"),
+    "DiscoverOptions": ("discover", f"fdr training group_by seed model memory scratch {RUN}"),
+    "DriftOptions": ("drift", f"by training alpha model rows {RUN}"),
     "ExportOptions": ("export", "max_false_alarms with_backbone model keep_outputs as_classifier keep_logits allow_drifted_features onnxruntime opset"),
     "AddOptions": ("train", "features model device workers memory allow_drifted_features onnxruntime force"),
 }

@@ -522,6 +522,10 @@ class DiscoverOptions(TypedDict, total=False):
         FEATURES that the detector was trained and calibrated on (repeat; default: where they
         were)
 
+    group_by : str, default None
+        of images whose paths match regular expression PATTERN alike one counts, and says what
+        all are
+
     seed : int, default 0
         N that parts are drawn by
 
@@ -576,6 +580,7 @@ class DiscoverOptions(TypedDict, total=False):
 
     fdr: float | None
     training: Path | Sequence[Path] | None
+    group_by: str | None
     seed: int | None
     model: Path | None
     memory: int | str | None
@@ -599,6 +604,10 @@ class DriftOptions(TypedDict, total=False):
     by : Literal["time", "taken", "name"], default "time"
         order of the images: time of the last change, time that the camera wrote into the file
         (EXIF; else of the last change), or path (2.jpg before 10.jpg)
+
+    training : path | Sequence[path], default None
+        FEATURES that the detector was trained and calibrated on, for what is new since an alarm
+        (repeat; default: where they were)
 
     alpha : float, default 0.01
         CHANCE of ever raising a false alarm
@@ -650,6 +659,7 @@ class DriftOptions(TypedDict, total=False):
     """
 
     by: Literal["time", "taken", "name"] | None
+    training: Path | Sequence[Path] | None
     alpha: float | None
     model: Path | None
     rows: int | None
@@ -878,6 +888,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "DiscoverOptions": {
         "fdr": 0.1,
         "training": None,
+        "group_by": None,
         "seed": 0,
         "model": None,
         "memory": None,
@@ -896,6 +907,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "DriftOptions": {
         "by": "time",
+        "training": None,
         "alpha": 0.01,
         "model": None,
         "rows": 20,
