@@ -72,10 +72,11 @@ const (
 	// held out of CIFAR-10 and of half of the superclasses of CIFAR-100, with ViT-Tiny.
 	penalty = 3
 	// The weight of the score that ranks is rankSlope times the excess of the folder beyond
-	// rankErrors standard errors, and mostRank at most: chosen so that folders with 2 or 5% new
+	// rankErrors standard errors, mostRank at most, and most of all rankShare times that over the
+	// excess by the single score, by which new rows lie apart without it: chosen so that folders with 2 or 5% new
 	// lose nothing in the mean, on classes held out of CIFAR-10, Imagenette and ten of the
 	// superclasses of CIFAR-100, with EfficientNet-Lite0 and of these ten also with ViT-Tiny.
-	rankSlope, rankErrors, mostRank = 12, 2, 3
+	rankSlope, rankErrors, mostRank, rankShare = 12, 2, 3, 1.5
 )
 
 // weights are those that are compared.
@@ -466,8 +467,7 @@ func decreasing(counts []float64) (sum float64) {
 
 // rank sets the scores to rank by: score − w · deviation · l, where l tells the folder from
 // the known rows and is standardised by validation and calibration rows. The weight w goes by
-// the largest excess, over quantiles of these rows, of the folder beyond them: its share there,
-// without its most extreme row and two standard errors, over what would be there of known rows.
+// the excess of the folder beyond these, of l and of the scores.
 func (p *pool) rank(learned *Learned) {
 	known, folder := slices.Clone(p.ranked), make([]float64, 0, p.Folder.N)
 	for _, r := range p.rows {
@@ -478,20 +478,37 @@ func (p *pool) rank(learned *Learned) {
 		}
 	}
 	mean, scale := centre(known)
-	slices.Sort(known)
-	slices.Sort(folder)
-	n, excess := float64(len(folder)), 0.0
-	for _, q := range bins[1 : len(bins)-1] {
-		at, _ := slices.BinarySearch(folder, linalg.Quantile(known, 1-q))
-		beyond := float64(len(folder)-at-1) / n
-		chance := rankErrors * math.Sqrt(q * (1 - q) * (1/n + 1/float64(len(known))))
-		excess = max(excess, (beyond-q-chance)/(1-q))
+	negative := func(scores ...float64) []float64 {
+		for i, s := range scores {
+			scores[i] = -s
+		}
+		return scores
 	}
-	learned.RankWeight = min(mostRank, rankSlope*excess)
+	e := excess(known, folder)
+	single := excess(negative(slices.Concat(p.Validation.Scores, p.Calibration.Scores)...), negative(slices.Clone(p.Folder.Scores)...))
+	if learned.RankWeight = min(mostRank, rankSlope*e); single > 0 {
+		learned.RankWeight = min(learned.RankWeight, rankShare*e/single)
+	}
 	learned.Ranked = slices.Clone(p.Folder.Scores)
 	for _, r := range p.rows {
 		if r.folder {
 			learned.Ranked[r.at] -= learned.RankWeight * p.scale * (r.ranked - mean) / scale
 		}
 	}
+}
+
+// excess returns how much more of the folder than of the known rows lies high: the largest,
+// over quantiles of the known rows, of its share beyond, without its most extreme row and two
+// standard errors, over the share of known rows that lies below. It sorts both.
+func excess(known, folder []float64) (most float64) {
+	slices.Sort(known)
+	slices.Sort(folder)
+	n := float64(len(folder))
+	for _, q := range bins[1 : len(bins)-1] {
+		at, _ := slices.BinarySearch(folder, linalg.Quantile(known, 1-q))
+		beyond := float64(len(folder)-at-1) / n
+		chance := rankErrors * math.Sqrt(q*(1-q)*(1/n+1/float64(len(known))))
+		most = max(most, (beyond-q-chance)/(1-q))
+	}
+	return most
 }
