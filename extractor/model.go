@@ -24,6 +24,7 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -41,6 +42,10 @@ type ModelOptions struct {
 	// registers; without Output it also selects last_hidden_state. "" is cls for
 	// tokens, mean where every token is a patch's.
 	Pool string
+	// Layers are values of the graph whose pooled values follow the embedding in the
+	// features: names of values or of the nodes that compute them, or [AutoLayers] alone
+	// for a few ends of the network's blocks. nil takes none.
+	Layers []string
 	preprocess.Reading
 	// Device is where the model runs, as [CheckDevice] has it; "" is cpu. It may
 	// change the last bits of features.
@@ -139,8 +144,10 @@ type Model struct {
 	bytes       int64         // of the graph with its weights
 	runTimeout  time.Duration // for an image
 	input       imageInput
-	outputs     []tensor // the embedding and, where there are any, the logits
+	outputs     []tensor // the embedding, where there are any the logits, and the layers
+	logitsAt    int      // of outputs; 0 without any
 	pool        pooling
+	layers      []layer
 	alone       func() bool // needsToBeAlone, asked once
 	quantised   func() bool // looksQuantised, asked once
 	kept        *keptRunners
@@ -149,6 +156,7 @@ type Model struct {
 	options     ModelOptions
 	why         string
 	fingerprint string
+	plainprint  string // of the embedding alone
 }
 
 // tensor is an output of the graph with the shape that it has for one image.
@@ -415,12 +423,15 @@ func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	m.outputs, m.why = []tensor{{TensorInfo: embedding}}, whyOutput(embedding.Name, opts)
 	if hasLogits(m.Outputs, embedding.Name) {
 		at := slices.IndexFunc(m.Outputs, func(t TensorInfo) bool { return t.Name == logits })
-		m.outputs = append(m.outputs, tensor{TensorInfo: m.Outputs[at]})
+		m.outputs, m.logitsAt = append(m.outputs, tensor{TensorInfo: m.Outputs[at]}), 1
 	}
 	// CUDA puts its own signal handlers in the place of Go's, so that Ctrl-C
 	// would no longer arrive.
 	restore := saveSignals()
 	defer restore()
+	if err := m.chooseLayers(ctx, opts.Layers); err != nil {
+		return err
+	}
 	if err := m.newSession(); err != nil {
 		return err
 	}
@@ -430,6 +441,9 @@ func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout, height, width)
 	if err != nil {
 		return fmt.Errorf("output %s: %w", embedding, err)
+	}
+	if err := m.poolLayers(); err != nil {
+		return err
 	}
 	m.alone, m.quantised = sync.OnceValue(m.needsToBeAlone), sync.OnceValue(m.looksQuantised)
 	return nil
@@ -514,7 +528,7 @@ func (m *Model) newSession() error {
 		names[i] = out.Name
 	}
 	err = m.bounded(options, func() (err error) {
-		m.session, err = ort.NewDynamicAdvancedSession(m.File, []string{m.input.Name}, names, options)
+		m.session, err = m.load([]string{m.input.Name}, names, options)
 		return err
 	})
 	if err != nil {
@@ -549,6 +563,11 @@ func (m *Model) measure(ctx context.Context) error {
 		}
 		for d := range shapes[i] {
 			shapes[i][d] = max(1, shapes[i][d])
+		}
+	}
+	if len(m.layers) > 0 { // of which nothing is declared
+		if free, err := m.runFree(ctx, n); err == nil {
+			shapes = free
 		}
 	}
 	// A dimension that is not as declared, or not declared, is learnt from the
@@ -759,16 +778,22 @@ func (m *Model) inputRow() []int64 {
 	return []int64{3, h, w}
 }
 
-// Dim is D, the number of features of an image.
-func (m *Model) Dim() int { return m.pool.dim }
+// Dim is the number of features of an image: of the embedding, D, and of the layers after it.
+func (m *Model) Dim() int {
+	d := m.pool.dim
+	for _, l := range m.layers {
+		d += l.pool.dim
+	}
+	return d
+}
 
 // LogitsDim is the number of classes of the graph's own classifier, or 0 where
 // it has no output called logits apart from the embedding.
 func (m *Model) LogitsDim() int {
-	if len(m.outputs) < 2 {
+	if m.logitsAt == 0 {
 		return 0
 	}
-	return int(m.outputs[1].row[0])
+	return int(m.outputs[m.logitsAt].row[0])
 }
 
 // Output is the name of the output that is the embedding.
@@ -788,23 +813,41 @@ func (m *Model) Embedding() TensorInfo {
 	return TensorInfo{out.Name, out.Type, append([]int64{-1}, out.row...)}
 }
 
-// PoolAxes are the dimensions of [Model.Embedding] that the mean is taken over,
-// nil unless [Model.Pool] is mean.
-func (m *Model) PoolAxes() []int64 {
-	switch row := m.outputs[0].row; {
-	case m.pool.name != "mean":
-		return nil
-	case len(row) == 2:
-		return []int64{1}
-	case m.pool.dimStride == 1 && m.pool.dim == int(row[2]): // channels last
-		return []int64{1, 2}
-	}
-	return []int64{2, 3}
+// Pooled says how a value of the graph, [batch, …], becomes features.
+type Pooled struct {
+	Name string  // of the value
+	Pool string  // as [Model.Pool] or [features.Layer] have it
+	Axes []int64 // of the value, that a mean is taken over; nil for none
+	// Of Tokens tokens the first Skip are no part of a mean: the class token and registers.
+	Skip, Tokens int
 }
 
-// PoolSkip is how many tokens come before those that the mean is taken over: the
-// class token and registers.
-func (m *Model) PoolSkip() int { return m.pool.skip }
+// PooledEmbedding says how the embedding is made.
+func (m *Model) PooledEmbedding() Pooled {
+	return pooledAs(m.outputs[0].Name, m.outputs[0].row, m.pool)
+}
+
+// PooledLayers says how each of [Model.Layers] is made.
+func (m *Model) PooledLayers() (all []Pooled) {
+	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
+		all = append(all, pooledAs(m.layers[i].name, out.row, m.layers[i].pool.pooling))
+	}
+	return all
+}
+
+func pooledAs(name string, row []int64, p pooling) Pooled {
+	as := Pooled{Name: name, Pool: p.name, Skip: p.skip, Tokens: int(row[0])}
+	switch {
+	case p.name == "" || p.name == "cls":
+	case len(row) == 2:
+		as.Axes = []int64{1}
+	case p.dimStride == 1 && p.dim == int(row[2]): // channels last
+		as.Axes = []int64{1, 2}
+	default:
+		as.Axes = []int64{2, 3}
+	}
+	return as
+}
 
 // Layout is the order of the values of an image in [Runner.Input].
 func (m *Model) Layout() preprocess.Layout { return m.input.layout }
@@ -815,8 +858,12 @@ func (m *Model) Layout() preprocess.Layout { return m.input.layout }
 // never mixed.
 func (m *Model) Fingerprint() string { return m.fingerprint }
 
+// EmbeddingFingerprint is the Fingerprint of the same model without layers.
+func (m *Model) EmbeddingFingerprint() string { return m.plainprint }
+
 func (m *Model) takeFingerprint() (err error) {
-	m.fingerprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.PoolSkip(), m.Spec, m.options.ApplyEXIF, m.options.Scale16, preprocess.Version}.fingerprint()
+	m.plainprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.pool.skip, m.Spec, m.options.ApplyEXIF, m.options.Scale16, preprocess.Version}.fingerprint()
+	m.fingerprint = features.LayersFingerprint(m.plainprint, m.Layers())
 	return err
 }
 

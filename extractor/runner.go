@@ -145,10 +145,10 @@ func (r *Runner) Features(i int) []float32 {
 // Logits are the logits of image i of the last run, valid until the next, or
 // nil where the model has none.
 func (r *Runner) Logits(i int) []float32 {
-	if len(r.outputs) < 2 {
+	if r.model.logitsAt == 0 {
 		return nil
 	}
-	return r.outputs[1].floats(i)
+	return r.outputs[r.model.logitsAt].floats(i)
 }
 
 // Run runs the first n images. Cancelling the context stops the run and
@@ -191,7 +191,14 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 		out.decode(n)
 	}
 	for i := range n {
-		r.model.pool.apply(r.Features(i), r.outputs[0].floats(i))
+		row, d := r.Features(i), r.model.pool.dim
+		r.model.pool.apply(row[:d], r.outputs[0].floats(i))
+		row = row[d:]
+		for k, out := range r.outputs[len(r.outputs)-len(r.model.layers):] {
+			pool := r.model.layers[k].pool
+			pool.apply(row[:pool.dim], out.floats(i))
+			row = row[pool.dim:]
+		}
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ type build struct {
 	features iter.Seq2[[]float32, error]
 	logits   iter.Seq2[[]float32, error] // nil if there are none
 	columns  int                         // of logits
+	layers   iter.Seq2[[]float32, error] // nil if there are none
 	labels   iter.Seq2[int64, error]
 	images   iter.Seq2[Image, error]
 	places   iter.Seq2[int64, error] // nil except for a shard
@@ -55,6 +56,11 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	err := file(featuresFile, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D, b.meta.DType) })
 	if err == nil && b.logits != nil {
 		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns, "") })
+	}
+	if err == nil && b.layers != nil {
+		err = file(layersFile, func(w io.Writer) error {
+			return writeRows(w, b.layers, b.meta.N, LayersDim(b.meta.Layers), b.meta.DType)
+		})
 	}
 	if err == nil {
 		err = file(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, b.imageLine) })

@@ -77,7 +77,7 @@ func (c *counter) Write(p []byte) (int, error) {
 
 // matrices are the files that may be larger than memory: Open checks only their
 // size and header.
-var matrices = []string{featuresFile, logitsFile, parquetFile}
+var matrices = []string{featuresFile, logitsFile, layersFile, parquetFile}
 
 // checkSums compares the files that features.json names with their entries, as far
 // as that is quick.
@@ -148,7 +148,7 @@ func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// Content returns a hash of what a training reads of the set: features, labels and
+// Content returns a hash of what a training reads of the set: features, labels, layers and
 // the names of the classes. It is made of the set's checksums; those that another
 // program's set or one of version 1 lacks are computed, which takes as long as
 // reading the files. A set that is moved keeps its content. A set of parts has another
@@ -158,7 +158,11 @@ func (s *Set) Content(ctx context.Context) (string, error) {
 		return s.contentOfParts(), nil
 	}
 	hash := sha256.New()
-	for _, name := range []string{featuresFile, labelsFile} {
+	names := []string{featuresFile, labelsFile}
+	if len(s.Layers) > 0 {
+		names = append(names, layersFile)
+	}
+	for _, name := range names {
 		sum := s.Files[name].SHA256
 		if sum == "" {
 			var err error
@@ -182,7 +186,7 @@ func (s *Set) Content(ctx context.Context) (string, error) {
 func (s *Set) checkHeader(name string, shape []int) error {
 	var want bytes.Buffer
 	_, err := npy.NewWriter[float32](&want, shape...)
-	if name == featuresFile && s.DType == Float16 {
+	if (name == featuresFile || name == layersFile) && s.DType == Float16 {
 		want.Reset()
 		_, err = npy.NewHalfWriter(&want, shape...)
 	}

@@ -284,7 +284,7 @@ func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 	b := &build{
 		meta: Meta{
 			N: n, D: h.D, DType: h.DType, Classes: []string{}, Root: h.Root, Model: h.Model, ModelSHA256: h.ModelSHA256, Output: h.Output,
-			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Tool: h.Tool, Machines: w.machinesOf(fromOld, fromJournal), Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
+			Pool: h.Pool, Preprocess: h.Preprocess, Fingerprint: h.Fingerprint, Layers: h.Layers, Embedding: h.Embedding, Tool: h.Tool, Machines: w.machinesOf(fromOld, fromJournal), Probe: w.probeOf(fromOld, fromJournal), Shard: c.Part,
 		},
 		features: matrix(0, h.D),
 		labels:   numbers(func(r planned) int64 { return r.Label }),
@@ -304,8 +304,11 @@ func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 			b.sources = append(b.sources, w.sources[unit.Source].line(unit.Source))
 		}
 	}
+	if d := LayersDim(h.Layers); d > 0 {
+		b.layers = matrix(h.D, d)
+	}
 	if h.LogitsDim > 0 {
-		b.logits, b.columns = matrix(h.D, h.LogitsDim), h.LogitsDim
+		b.logits, b.columns = matrix(h.width(), h.LogitsDim), h.LogitsDim
 	}
 	if c.Part != nil {
 		b.places = numbers(func(r planned) int64 { return r.Place })
@@ -316,17 +319,20 @@ func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 	return b, nil
 }
 
-// read fills values with the columns of a row from first on: 0 for its features,
-// D for its logits.
+// read fills values with the columns of a row from first on: 0 for its features, D for its
+// layers, which its logits follow.
 func (w *Writer) read(values []float32, at, first int) error {
 	row, old := location{row: at}.inOld()
 	if !old {
 		return w.journal.read(values, at, first)
 	}
-	if first > 0 {
-		copy(values, w.old.RowLogits(row))
-	} else {
+	switch first {
+	case 0:
 		copy(values, w.old.Row(row))
+	case w.header.width():
+		copy(values, w.old.RowLogits(row))
+	default:
+		copy(values, w.old.RowLayers(row))
 	}
 	return nil
 }

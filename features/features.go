@@ -6,6 +6,7 @@
 //	features.npy   float32 [N, D], or float16
 //	labels.npy     int64 [N], −1 for an image without a label
 //	logits.npy     float32 [N, C], if the backbone has a classifier
+//	layers.npy     float32 [N, L], if values within the backbone were asked for
 //	images.jsonl   one [Image] per line (path, label, bytes, mtime, sha256), in the order of the rows
 //	errors.jsonl   one [Failure] per line (path, error): images that could not be read
 //	features.parquet  the same rows as Parquet, if asked for
@@ -22,6 +23,8 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,6 +58,7 @@ const (
 	parquetFile  = "features.parquet"
 	labelsFile   = "labels.npy"
 	logitsFile   = "logits.npy"
+	layersFile   = "layers.npy"
 	imagesFile   = "images.jsonl"
 	errorsFile   = "errors.jsonl"
 	placesFile   = "positions.npy"
@@ -82,6 +86,8 @@ var (
 	ErrOtherShard = errors.New("another shard than the one that was asked for")
 	// ErrLocked says that another process is writing to the set.
 	ErrLocked = parts.ErrLocked
+	// ErrLayers says that a set lacks a layer that is asked for.
+	ErrLayers = errors.New("lack the layer")
 	// ErrShards says that sets are not all the shards of one whole.
 	ErrShards = parts.ErrShards
 )
@@ -89,23 +95,56 @@ var (
 // Meta is features.json. A set of another program has only N, D and Classes.
 type Meta struct {
 	Version     int             `json:"version"`
-	N           int             `json:"n"`                  // rows
-	D           int             `json:"d"`                  // features of a row
-	DType       string          `json:"dtype,omitempty"`    // Float16, or "" for float32
-	Classes     []string        `json:"classes"`            // names of the labels 0, 1, …
-	Root        string          `json:"root"`               // folder that images' paths are relative to
-	Model       string          `json:"model"`              // folder of the model; "pixels" for pixels themselves
-	ModelSHA256 string          `json:"model_sha256"`       // of its ONNX file
-	Output      string          `json:"output"`             // output of the model that is the embedding
-	Pool        string          `json:"pool"`               // how the output was pooled; "" if it was not
-	Preprocess  json.RawMessage `json:"preprocess"`         // how images were preprocessed; null if unknown
-	Fingerprint string          `json:"fingerprint"`        // of model, output, pooling and preprocessing together
-	Tool        string          `json:"tool"`               // program and version that made the set
-	Machines    []Machine       `json:"machines,omitempty"` // the machines that computed the rows, each once; none if unknown
-	Probe       *Probe          `json:"probe,omitempty"`    // what the model answered there; nil if unknown
-	Shard       *Part           `json:"shard,omitempty"`    // which part of a whole it is; nil for a whole set
-	Files       map[string]Sum  `json:"files,omitempty"`    // checksums of the other files that it was made with, by name
-	SHA256      string          `json:"sha256,omitempty"`   // of features.json itself, with 64 zeros in place of these digits
+	N           int             `json:"n"`                               // rows
+	D           int             `json:"d"`                               // features of a row
+	DType       string          `json:"dtype,omitempty"`                 // Float16, or "" for float32
+	Classes     []string        `json:"classes"`                         // names of the labels 0, 1, …
+	Root        string          `json:"root"`                            // folder that images' paths are relative to
+	Model       string          `json:"model"`                           // folder of the model; "pixels" for pixels themselves
+	ModelSHA256 string          `json:"model_sha256"`                    // of its ONNX file
+	Output      string          `json:"output"`                          // output of the model that is the embedding
+	Pool        string          `json:"pool"`                            // how the output was pooled; "" if it was not
+	Preprocess  json.RawMessage `json:"preprocess"`                      // how images were preprocessed; null if unknown
+	Fingerprint string          `json:"fingerprint"`                     // of model, output, pooling and preprocessing together
+	Layers      []Layer         `json:"layers,omitempty"`                // columns of layers.npy, in order
+	Embedding   string          `json:"embedding_fingerprint,omitempty"` // with Layers, the fingerprint without them
+	Tool        string          `json:"tool"`                            // program and version that made the set
+	Machines    []Machine       `json:"machines,omitempty"`              // the machines that computed the rows, each once; none if unknown
+	Probe       *Probe          `json:"probe,omitempty"`                 // what the model answered there; nil if unknown
+	Shard       *Part           `json:"shard,omitempty"`                 // which part of a whole it is; nil for a whole set
+	Files       map[string]Sum  `json:"files,omitempty"`                 // checksums of the other files that it was made with, by name
+	SHA256      string          `json:"sha256,omitempty"`                // of features.json itself, with 64 zeros in place of these digits
+}
+
+// Layer is a block of columns of layers.npy: what a value within the model's graph comes to
+// for an image.
+type Layer struct {
+	Name string `json:"name"`           // of the value
+	D    int    `json:"d"`              // its columns
+	Pool string `json:"pool,omitempty"` // "cls+mean" of tokens, "mean" over places, "" for a vector as it is
+}
+
+// Space is the fingerprint of the features alone, without layers.
+func (m Meta) Space() string { return cmp.Or(m.Embedding, m.Fingerprint) }
+
+// LayersFingerprint is the fingerprint of features of a fingerprint followed by layers.
+func LayersFingerprint(embedding string, layers []Layer) string {
+	if len(layers) == 0 {
+		return embedding
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %+v", embedding, layers))
+	return hex.EncodeToString(sum[:])
+}
+
+// maxLayer bounds the columns of a layer.
+const maxLayer = 1 << 20
+
+// LayersDim returns the columns of all layers.
+func LayersDim(layers []Layer) (d int) {
+	for _, l := range layers {
+		d += l.D
+	}
+	return d
 }
 
 // Float16 is the DType of sets whose features are rounded to 16 bits.
@@ -230,11 +269,14 @@ func parseMeta(data []byte) (Meta, error) {
 	if m.DType != "" && (m.DType != Float16 || m.Version < 4) {
 		return Meta{}, fmt.Errorf("%w: features of type %q are not known in version %d", ErrDamaged, m.DType, m.Version)
 	}
+	if slices.ContainsFunc(m.Layers, func(l Layer) bool { return l.Name == "" || l.D < 1 || l.D > maxLayer }) {
+		return Meta{}, fmt.Errorf("%w: layers %v cannot be", ErrDamaged, m.Layers)
+	}
 	if m.Version < 1 || m.N < 0 || m.D < 1 {
 		return Meta{}, fmt.Errorf("%w: version %d, n %d or d %d cannot be", ErrDamaged, m.Version, m.N, m.D)
 	}
 	if m.Probe != nil {
-		if err := m.Probe.Validate(m.D); err != nil {
+		if err := m.Probe.Validate(m.D + LayersDim(m.Layers)); err != nil {
 			return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 	}

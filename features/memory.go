@@ -43,13 +43,27 @@ func InMemory(x []float32, d int, labels []int64, classes []string) (*Set, error
 	}, nil
 }
 
+// SetLayers gives a set in memory, before it is used, layers: values [N, L], which are not
+// copied.
+func (s *Set) SetLayers(layers []Layer, values []float32) error {
+	d := LayersDim(layers)
+	if !s.memory || len(values) != s.N*d {
+		return fmt.Errorf("%d values are no layers of %d columns of %d rows in memory", len(values), d, s.N)
+	}
+	s.Layers, s.layers = layers, &npy.Mapped{Data: values, Shape: []int{s.N, d}}
+	return nil
+}
+
 // sumInMemory is sumOf for the file that an array in memory would be.
 func (s *Set) sumInMemory(ctx context.Context, name string) (string, error) {
 	hash := sha256.New()
 	var err error
-	if name == featuresFile {
-		err = writeBlocks(ctx, hash, s.features.Data, s.N, s.D)
-	} else {
+	switch name {
+	case featuresFile:
+		err = writeBlocks(ctx, hash, s.features.Data, s.features.Shape...)
+	case layersFile:
+		err = writeBlocks(ctx, hash, s.layers.Data, s.layers.Shape...)
+	default:
 		err = writeBlocks(ctx, hash, s.labels, s.N)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), err

@@ -121,6 +121,9 @@ func belongTogether(sets []*Set) error {
 		if err := SameSpace(first, s); err != nil {
 			return err
 		}
+		if first.Fingerprint != s.Fingerprint {
+			return fmt.Errorf("%w: %s and %s have other layers", ErrShards, first.Dir, s.Dir)
+		}
 		columns, others := first.LogitsDim(), s.LogitsDim()
 		switch a, b := first.Shard, s.Shard; {
 		case a.Count != b.Count:

@@ -129,6 +129,9 @@ func buildOf(s *Set) (*build, error) {
 	if b.columns > 0 {
 		b.logits = rows(s.RowLogits)
 	}
+	if len(s.Layers) > 0 {
+		b.layers = rows(s.RowLayers)
+	}
 	if s.Shard != nil {
 		places, _, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
 		if err != nil {

@@ -30,12 +30,15 @@ type Set struct {
 
 	features *npy.Mapped // nil for a set of parts
 	logits   *npy.Mapped // nil if there are none
+	layers   *npy.Mapped // likewise
 	labels   []int64
 	memory   bool    // there is no folder
 	copied   *copied // of a set in a bucket; nil for others
 
 	parts []*Set // of a set of parts; nil for others
 	order []spot // of their rows
+
+	beside []besides // columns of the layers that follow the features of a row, see With
 
 	whole struct { // what Features and Logits return where it does not lie in one map
 		sync.Mutex
@@ -111,6 +114,14 @@ func (s *Set) load() (err error) {
 	}
 	if s.logits != nil && s.logits.Shape[0] != n {
 		return s.damaged(logitsFile, "it has %d rows, %s has %d", s.logits.Shape[0], featuresFile, n)
+	}
+	if d := LayersDim(s.Layers); d > 0 {
+		if s.layers, err = s.mapMatrix(layersFile); err != nil {
+			return err
+		}
+		if !slices.Equal(s.layers.Shape, []int{n, d}) {
+			return s.damaged(layersFile, "it has shape %v, want %v", s.layers.Shape, []int{n, d})
+		}
 	}
 	return s.readLabels(foreign)
 }
@@ -243,17 +254,19 @@ func (s *Set) Features() []float32 {
 }
 
 // InPlace tells whether Features returns the map of one file, without a copy.
-func (s *Set) InPlace() bool { return s.parts == nil && len(s.features.Data) == s.N*s.D }
+func (s *Set) InPlace() bool {
+	return s.parts == nil && s.beside == nil && len(s.features.Data) == s.N*s.D
+}
 
 // Block returns the features of the rows from … to−1, copied where they do not lie in
 // one map.
 func (s *Set) Block(from, to int) []float32 {
-	if s.parts == nil {
+	if s.parts == nil && s.beside == nil {
 		return s.features.Values(from*s.D, to*s.D)
 	}
 	block := make([]float32, 0, (to-from)*s.D)
-	for _, at := range s.order[from:to] {
-		block = append(block, s.parts[at.part].Row(int(at.row))...)
+	for i := from; i < to; i++ {
+		block = s.appendRow(block, i)
 	}
 	return block
 }
@@ -278,19 +291,57 @@ type Pages interface {
 
 // Pages returns the pages of the features. Do not use them after Close.
 func (s *Set) Pages() Pages {
-	if s.parts != nil {
+	switch {
+	case s.beside != nil:
+		return widePages{s}
+	case s.parts != nil:
 		return partPages{s}
 	}
 	return s.features
 }
 
+// widePages are the pages of rows with layers, which the system reads as it likes.
+type widePages struct{ *Set }
+
+func (p widePages) Read(dst []float32, from int) error {
+	for ; len(dst) > 0; from += p.D - from%p.D {
+		dst = dst[copy(dst, p.Row(from / p.D)[from%p.D:]):]
+	}
+	return nil
+}
+
+func (widePages) Scatter()      {}
+func (widePages) Need(_, _ int) {}
+func (widePages) Release()      {}
+
 // Row returns the D features of row i. It panics unless 0 ≤ i < N.
 func (s *Set) Row(i int) []float32 {
-	if s.parts == nil {
+	switch {
+	case s.beside != nil:
+		return s.appendRow(make([]float32, 0, s.D), i)
+	case s.parts == nil:
 		return s.features.Values(i*s.D, (i+1)*s.D)
 	}
 	at := s.order[i]
 	return s.parts[at.part].Row(int(at.row))
+}
+
+// appendRow appends the D features of row i.
+func (s *Set) appendRow(to []float32, i int) []float32 {
+	if s.parts != nil {
+		at := s.order[i]
+		to = append(to, s.parts[at.part].Row(int(at.row))...)
+	} else {
+		d := s.own()
+		to = append(to, s.features.Values(i*d, (i+1)*d)...)
+	}
+	if s.beside != nil {
+		all := s.RowLayers(i)
+		for _, l := range s.beside {
+			to = append(to, all[l.from:l.from+l.d]...)
+		}
+	}
+	return to
 }
 
 // Labels returns the N labels: indices into Classes, −1 for a row without one.
@@ -337,6 +388,46 @@ func (s *Set) RowLogits(i int) []float32 {
 	}
 	at := s.order[i]
 	return s.parts[at.part].RowLogits(int(at.row))
+}
+
+// RowLayers returns the layers of row i, one after another; nil without any.
+func (s *Set) RowLayers(i int) []float32 {
+	switch {
+	case s.parts != nil:
+		at := s.order[i]
+		return s.parts[at.part].RowLayers(int(at.row))
+	case s.layers == nil:
+		return nil
+	}
+	d := s.layers.Shape[1]
+	return s.layers.Values(i*d, (i+1)*d)
+}
+
+// With puts these of the set's layers after the features of each row, in the order of the
+// list, and no others: D, Row, Block and all else that reads rows has both from then on. The
+// error wraps ErrLayers if the set lacks a layer.
+func (s *Set) With(layers []Layer) error {
+	s.D, s.beside = s.own(), nil
+	for _, l := range layers {
+		at := slices.Index(s.Layers, l)
+		if at < 0 {
+			return fmt.Errorf("features %s %w %s: extract the images as the detector does (‹Detector›), or with layers", s.Dir, ErrLayers, l.Name)
+		}
+		s.beside, s.D = append(s.beside, besides{LayersDim(s.Layers[:at]), l.D}), s.D+l.D
+	}
+	return nil
+}
+
+// besides are some columns of the layers.
+type besides struct{ from, d int }
+
+// own returns how many of the D values of a row are its features, and not of layers.
+func (s *Set) own() int {
+	d := s.D
+	for _, l := range s.beside {
+		d -= l.d
+	}
+	return d
 }
 
 // Classifier reads the last layer of the backbone's own classifier: weight is
@@ -548,7 +639,7 @@ func (s *Set) InMemory() bool { return s.memory }
 // Close unmaps the set's files.
 func (s *Set) Close() error {
 	errs := []error{closeAll(s.parts)}
-	for _, m := range []*npy.Mapped{s.features, s.logits} {
+	for _, m := range []*npy.Mapped{s.features, s.logits, s.layers} {
 		if m != nil {
 			errs = append(errs, m.Close())
 		}
@@ -566,13 +657,13 @@ func Comparable(a, b string) bool { return a == "" || b == "" || a == b }
 
 // SameSpace returns an error that wraps ErrFingerprint and names both sets if their
 // rows cannot be compared: they have different dimensions, or both have a
-// fingerprint and these differ. Only the dimension of another program's set is
-// known.
+// fingerprint and these differ; layers do not count. Only the dimension of another
+// program's set is known.
 func SameSpace(a, b *Set) error {
-	if a.D != b.D {
-		return fmt.Errorf("%s has %d features a row, %s has %d: it was %w", a.Dir, a.D, b.Dir, b.D, ErrFingerprint)
+	if a.own() != b.own() {
+		return fmt.Errorf("%s has %d features a row, %s has %d: it was %w", a.Dir, a.own(), b.Dir, b.own(), ErrFingerprint)
 	}
-	if !Comparable(a.Fingerprint, b.Fingerprint) {
+	if !Comparable(a.Space(), b.Space()) {
 		return fmt.Errorf("%s and %s cannot be used together: one was %w than the other", a.Dir, b.Dir, ErrFingerprint)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 
@@ -214,15 +215,63 @@ func (t *Table) Gather(rows []int) []float32 {
 	return x
 }
 
+// WithLayers returns the features of rows, each followed by all its layers.
+func (t *Table) WithLayers(rows []int) (x []float32) {
+	for _, r := range rows {
+		x = append(append(x, t.Row(r)...), t.Layers(r)...)
+	}
+	return x
+}
+
+// ChunksWithLayers gives all rows in order, each followed by all its layers, in blocks.
+func (t *Table) ChunksWithLayers() iter.Seq[[]float32] {
+	return func(yield func([]float32) bool) {
+		for from := range (len(t.Labels) + BlockRows - 1) / BlockRows {
+			rows := make([]int, min(BlockRows, len(t.Labels)-from*BlockRows))
+			for i := range rows {
+				rows[i] = from*BlockRows + i
+			}
+			if !yield(t.WithLayers(rows)) {
+				return
+			}
+		}
+	}
+}
+
+// Layer returns a layer of the rows from … to−1, [·, D]; nil if the table lacks it.
+func (t *Table) Layer(name string, from, to int) (x []float32) {
+	at := slices.IndexFunc(t.Sets[0].Layers, func(l Layer) bool { return l.Name == name })
+	if at < 0 {
+		return nil
+	}
+	first, d := LayersDim(t.Sets[0].Layers[:at]), t.Sets[0].Layers[at].D
+	for row := from; row < to; row++ {
+		x = append(x, t.Layers(row)[first:first+d]...)
+	}
+	return x
+}
+
+// Layers returns the layers of a row, one after another.
+func (t *Table) Layers(row int) []float32 {
+	set, at := t.setOf(row)
+	return set.RowLayers(at)
+}
+
 // BackboneLogits returns the logits of a row that the feature set has.
 func (t *Table) BackboneLogits(row int) []float32 {
+	set, at := t.setOf(row)
+	return set.RowLogits(at)
+}
+
+// setOf returns the set that has a row, and the number of the row there.
+func (t *Table) setOf(row int) (*Set, int) {
 	for _, set := range t.Sets {
 		if row < set.N {
-			return set.RowLogits(row)
+			return set, row
 		}
 		row -= set.N
 	}
-	panic("dataset: a row beyond the sets")
+	panic("features: a row beyond the sets")
 }
 
 // CheckLogits says whether all sets of a table have logits of so many classes.

@@ -23,7 +23,8 @@ type Header struct {
 	D           int    // features of a row, at least 1
 	DType       string // Float16 rounds features when the set is made; "" is float32
 	Parquet     bool   // the set also has features.parquet
-	LogitsDim   int    // logits of a row; 0 for a set without
+	Layers      []Layer
+	LogitsDim   int // logits of a row; 0 for a set without
 	Root        string
 	Model       string
 	ModelSHA256 string
@@ -31,11 +32,15 @@ type Header struct {
 	Pool        string
 	Preprocess  json.RawMessage // nil is written as null
 	Fingerprint string          // must not be empty
+	Embedding   string          // with Layers
 	Tool        string
 	Machine     Machine // zero if unknown
 	Probe       *Probe  // nil if unknown
 	Shard       Shard   // zero for a whole set
 }
+
+// width returns how many values Append takes of a row, but its logits.
+func (h Header) width() int { return h.D + LayersDim(h.Layers) }
 
 // Options change what Create accepts. The zero value is the careful one.
 type Options struct {
@@ -127,7 +132,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err := w.readOld(ctx); err != nil {
 		return nil, err
 	}
-	head := journalHead{journalVersion, header.Fingerprint, disk.EncodePercent(header.Root), header.D, header.LogitsDim}
+	head := journalHead{journalVersion, header.Fingerprint, disk.EncodePercent(header.Root), header.width(), header.LogitsDim}
 	if w.journal, err = openJournal(w.partial(""), head, options.Force); err != nil {
 		return nil, err
 	}
@@ -280,7 +285,7 @@ func (w *Writer) inspect() (*Set, error) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case featuresFile, parquetFile, labelsFile, logitsFile, imagesFile, errorsFile, placesFile, sourcesFile, metaFile, weightFile, biasFile:
+		case featuresFile, parquetFile, labelsFile, logitsFile, layersFile, imagesFile, errorsFile, placesFile, sourcesFile, metaFile, weightFile, biasFile:
 		default:
 			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; write to another folder", w.dir, ErrNotSet, e.Name())
 		}
@@ -361,14 +366,14 @@ func (w *Writer) Known(path string) (bytes, mtime int64, ok bool) {
 	return l.bytes, l.mtime, ok
 }
 
-// Append adds the row of an image and ignores its Label. It replaces an earlier row
-// for the same path. When Append returns, the row is written to the operating
+// Append adds the row of an image, its features followed by its layers, and ignores its
+// Label. It replaces an earlier row for the same path. When Append returns, the row is written to the operating
 // system; it is synced within seconds.
 func (w *Writer) Append(img Image, features, logits []float32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(features) != w.header.D || len(logits) != w.header.LogitsDim {
-		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.D, w.header.LogitsDim)
+	if len(features) != w.header.width() || len(logits) != w.header.LogitsDim {
+		return fmt.Errorf("features: %d features and %d logits of %s, want %d and %d", len(features), len(logits), img.Path, w.header.width(), w.header.LogitsDim)
 	}
 	line := journalLine{Path: disk.EncodePercent(img.Path), Bytes: img.Bytes, MTime: img.MTime, SHA256: img.SHA256}
 	l, err := locate(img, w.journal.n)

@@ -150,6 +150,9 @@ func (a *Addition) compare(ctx context.Context, before, after *Detector, known i
 		if err == nil && len(sets) > 0 {
 			set := sets[0]
 			defer func() { err = errors.Join(err, set.Close()) }()
+			if err := set.With(after.Source.Layers); err != nil {
+				return err
+			}
 			row, label = set.Row, func(row int) string { return set.Classes[set.Labels()[row]] }
 			for i, y := range set.Labels() {
 				if y >= 0 {
@@ -260,7 +263,7 @@ func both(ctx context.Context, before, after *Detector, row func(int) []float32,
 		for _, r := range part {
 			x = append(x, row(r)...)
 		}
-		a, err := before.VerdictsContext(ctx, x)
+		a, err := before.VerdictsContext(ctx, before.Of(after, x))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -179,7 +179,7 @@ func (opts *DiscoverOptions) judge(ctx context.Context, known *knownRows, folder
 	}
 	n, path, row := len(opts.Rows)/folder.d, func(int) string { return "" }, func(i int) []float32 { return opts.Rows[i*folder.d : (i+1)*folder.d] }
 	if opts.Rows == nil {
-		table, err := features.OpenTable(ctx, folder.space, opts.Features...)
+		table, err := known.detector.OpenTable(ctx, folder.space, opts.Features...)
 		if err != nil {
 			return err
 		}
@@ -254,8 +254,8 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 		return nil
 	}
 	learned, err := discovery.Learn(ctx, discovery.Input{
-		D: d.Dim(), Training: known.training, Validation: known.validation, Calibration: known.calibration,
-		Folder: discovery.Rows{N: m, Row: folder.row, Scores: folder.scores}, Seed: seed,
+		D: d.Heads[0].Dim(), Training: embeddings(d, known.training), Validation: embeddings(d, known.validation), Calibration: embeddings(d, known.calibration),
+		Folder: embeddings(d, discovery.Rows{N: m, Row: folder.row, Scores: folder.scores}), Seed: seed,
 	})
 	if err != nil {
 		return err
@@ -453,6 +453,13 @@ func (k *knownRows) close() error {
 		errs = append(errs, k.calibrated.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// embeddings returns the rows without layers.
+func embeddings(d *Detector, r discovery.Rows) discovery.Rows {
+	row := r.Row
+	r.Row = func(i int) []float32 { return row(i)[:d.Heads[0].Dim()] }
+	return r
 }
 
 // rowsAt returns some rows of a matrix.

@@ -196,7 +196,7 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 // bits.
 func header(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (h features.Header, quantised bool, err error) {
 	h = features.Header{
-		D: model.Dim(), DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
+		D: model.Dim() - features.LayersDim(source.Layers), Layers: source.Layers, Embedding: source.Embedding, DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},
@@ -552,6 +552,9 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.List
 	model, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return nil, detector.Source{}, err
+	}
+	if err := model.ProveLayers(ctx); err != nil {
+		return nil, detector.Source{}, errors.Join(err, model.Close())
 	}
 	source, err := detector.ModelSource(model, folder, opts.Backbone.Reading)
 	if err != nil {

@@ -95,6 +95,26 @@ func FitMDS(ctx context.Context, data *Data, l2 bool) (*MDS, error) {
 	return data.mds(ctx, l2)
 }
 
+// FitLayer fits MDS++ with a covariance that is shrunk: to each of its eigenvalues their mean
+// is added, since values within a network vary in few directions and rows may be few.
+func FitLayer(ctx context.Context, data *Data) (*MDS, error) {
+	if err := data.need(featureRows | labelRows); err != nil {
+		return nil, err
+	}
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	sigma, m, err := data.covariance(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	mean := sigma.Trace() / float64(data.D)
+	for j := range data.D {
+		sigma.SetSym(j, j, sigma.At(j, j)+mean)
+	}
+	return newMDS(ctx, true, m, sigma)
+}
+
 // newMDS returns the MDS of the means of classes, or of parts of them, and the
 // covariance within these.
 func newMDS(ctx context.Context, l2 bool, m *linalg.Moments, sigma *mat.SymDense) (*MDS, error) {

@@ -313,10 +313,13 @@ func assess(ctx context.Context, opts pipeline.EvaluateOptions) (*assessment, er
 		}
 		defer func() { err = errors.Join(err, table.Close()) }()
 		set := table.Sets[0]
+		if err := set.With(opts.Detector.Source.Layers); err != nil {
+			return err
+		}
 		if set.D != opts.Detector.Dim() {
 			return fmt.Errorf("features %s have %d columns and the detector reads %d", dir, set.D, opts.Detector.Dim())
 		}
-		if own := opts.Detector.Source.Fingerprint; own != "" && set.Fingerprint != "" && own != set.Fingerprint {
+		if !features.Comparable(set.Space(), opts.Detector.Source.Space()) {
 			return fmt.Errorf("features %s and the detector: %w", dir, features.ErrFingerprint)
 		}
 		const block = 4096

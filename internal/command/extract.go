@@ -20,11 +20,11 @@ import (
 // extracting is the command extract.
 type extracting struct {
 	*command
-	opts        pipeline.ExtractOptions
-	images      []string
-	size, shard string
-	checking    *checkFlags
-	running     *RunFlags
+	opts                pipeline.ExtractOptions
+	images              []string
+	size, shard, layers string
+	checking            *checkFlags
+	running             *RunFlags
 }
 
 var _ = declare("extract", 10, "--model DIR --images DIR --out FEATURES [flags]", "Compute the features of images with an ONNX model",
@@ -55,6 +55,9 @@ func addExtract(c *command) {
 	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
 	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
 	Choice(c.FlagSet, &opts.Backbone.Pool, "pool", "", "cls|mean", "one vector of last_hidden_state (default: cls, or mean without class token)")
+	c.StringVar(&e.layers, "layers", extractor.NoLayers, "also values within the model, for the default score: `auto|NODE,…|none`; auto finds the ends of a few blocks")
+	c.means("layers", "Layers")
+	c.rare("layers")
 	c.section("model pixels: (x/255 − mean)/std")
 	c.StringVar(&e.size, "size", "", "resize to `N|WxH` (default: all images must have the same size)")
 	c.means("size", "Width")
@@ -96,6 +99,7 @@ func (e *extracting) check() (err error) {
 			return Usagef("--shard: %w", err)
 		}
 	}
+	opts.Backbone.Layers = strings.Split(e.layers, ",")
 	if opts.DType == "float32" {
 		opts.DType = ""
 	}
@@ -351,7 +355,7 @@ func planText(p extractor.Plan) string {
 func checkModelFlags(changed func(string) bool, pixels bool) error {
 	names, kind := []string{"size", "channels", "mean", "std"}, "needs --model pixels"
 	if pixels {
-		names, kind = []string{"output", "pool", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
+		names, kind = []string{"output", "pool", "layers", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
 	}
 	for _, name := range names {
 		if changed(name) {

@@ -353,3 +353,45 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestWaists: what a graph computes passes through its waists, whatever nodes are called.
+func TestWaists(t *testing.T) {
+	m, err := New(17, "test", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := m.Input("x", Float, Batch, 3, 8, 8)
+	stem := m.Op("Relu", x)
+	branch := m.Op("Tanh", m.Op("Sigmoid", stem))
+	sum := m.Op("Add", stem, branch) // a residual block
+	size := m.Op("Shape", x)
+	again := m.Op("Reshape", m.Op("Relu", sum), size)
+	scale := m.Op("Add", again, m.Floats([]float32{1})) // joins nothing: a constant
+	m.Output("y", scale, Float, Batch, 3, 8, 8)
+	m.Output("other", m.Op("Exp", stem), Float, Batch, 3, 8, 8)
+	var file bytes.Buffer
+	if err := m.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	var ops []string
+	for _, w := range Waists(file.Bytes(), "x", "y") {
+		if w.Joins {
+			w.Op += "*"
+		}
+		ops = append(ops, w.Op)
+	}
+	if want := []string{"Relu", "Add*", "Relu", "Reshape", "Add"}; !slices.Equal(ops, want) {
+		t.Errorf("waists %v, want %v", ops, want)
+	}
+	if Waists(file.Bytes(), "x", "z") != nil || Waists([]byte{1, 2, 3}, "x", "y") != nil {
+		t.Error("there are waists of nothing")
+	}
+	more := WithOutputs(file.Bytes(), string(sum), string(stem))
+	_, outputs, ok := Declarations(more)
+	if value, all := FindValue(more, string(sum)); value != string(sum) || !slices.Contains(all, LayerOutput(1)) || ok && len(outputs) != 4 {
+		t.Errorf("value %q of %v, outputs %v", value, all, outputs)
+	}
+	if value, _ := FindValue(more, "nothing"); value != "" {
+		t.Errorf("nothing is %q", value)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -137,12 +138,40 @@ func (d *Detector) ScoreName() string {
 	return d.Scoring.Name
 }
 
-// Dim returns the number of features that the detector reads.
-func (d *Detector) Dim() int { return d.Heads[0].Dim() }
+// Dim returns the number of features that the detector reads: those of the embedding and
+// of the layers of its Source.
+func (d *Detector) Dim() int { return d.Heads[0].Dim() + features.LayersDim(d.Source.Layers) }
+
+// Embeddings returns the features of the embedding of the rows x [n, D]: [n, E].
+func (d *Detector) Embeddings(x []float32) []float32 {
+	return columnsOf(x, d.Dim(), 0, d.Heads[0].Dim())
+}
+
+// Of returns rows of another detector of the same embedding as this one reads them: x
+// itself, or without layers. It cannot add layers.
+func (d *Detector) Of(other *Detector, x []float32) []float32 {
+	if len(d.Source.Layers) == 0 {
+		return other.Embeddings(x)
+	}
+	return x
+}
+
+// columnsOf returns the columns from … to−1 of rows of d values, copied unless they are all.
+func columnsOf(x []float32, d, from, to int) []float32 {
+	if to-from == d {
+		return x
+	}
+	some := make([]float32, 0, len(x)/d*(to-from))
+	for row := range slices.Chunk(x, d) {
+		some = append(some, row[from:to]...)
+	}
+	return some
+}
 
 // LogConfidences returns log φ [n, C] for the rows x [n, D] of features; with
 // several heads φ is the mean of theirs.
 func (d *Detector) LogConfidences(x []float32) []float64 {
+	x = d.Embeddings(x)
 	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) }).LogConfidences
 }
 
@@ -187,6 +216,7 @@ func (d *Detector) outputs(of func(head int) head.Outputs) head.Outputs {
 
 // Own returns the outputs of the heads for the rows x [n, D] of features, as means over the heads.
 func (d *Detector) Own(x []float32) head.Outputs {
+	x = d.Embeddings(x)
 	return d.outputs(func(h int) head.Outputs { return d.Heads[h].All(x) })
 }
 
@@ -291,7 +321,7 @@ func (d *Detector) scores(ctx context.Context, own head.Outputs, x []float32) ([
 		return own.Scores, nil
 	}
 	scores := make([]float64, len(own.Scores))
-	return scores, d.Scoring.Score(ctx, scores, d.Scoring.Batch(x), own)
+	return scores, d.Scoring.Score(ctx, scores, d.BatchFor(d.Scoring, x), own)
 }
 
 // VerdictRows is how many rows a function of Detector.VerdictFunc takes at most: with
@@ -322,17 +352,17 @@ func (d *Detector) VerdictFunc() func(rows []float32) []Verdict {
 	alongside := d.Scoring != nil && step == VerdictRows && d.Dim()*classes >= largeDetector
 	ctx := context.Background() // scoring fails only when cancelled
 	return func(rows []float32) []Verdict {
-		n := len(rows) / d.Dim()
+		n, embeddings := len(rows)/d.Dim(), d.Embeddings(rows)
 		var others *parallel.Task[[][]float64]
 		if alongside {
 			others = parallel.Start(func() [][]float64 {
-				scores, _ := d.Scoring.posthoc(ctx, n, d.Scoring.Batch(rows))
+				scores, _ := d.Scoring.posthoc(ctx, n, d.BatchFor(d.Scoring, rows))
 				return scores
 			})
 		}
 		own := d.outputs(func(h int) head.Outputs {
 			o := room[h].Part(0, n, classes)
-			predictors[h].Fill(o, rows)
+			predictors[h].Fill(o, embeddings)
 			return o
 		})
 		verdicts := make([]Verdict, 0, n)

@@ -246,7 +246,7 @@ func (e *Explainer) Explain(ctx context.Context, x []float32, verdicts []Verdict
 	if e.bank == nil || e.nearest < 1 {
 		return all, nil
 	}
-	neighbours, err := e.neighbours(ctx, x)
+	neighbours, err := e.neighbours(ctx, d.Embeddings(x))
 	for i := range neighbours {
 		all[i].Nearest = neighbours[i]
 	}
@@ -264,7 +264,7 @@ func (e *Explainer) likely(x []float32) (own, linear [][2]string) {
 			own = append(own, e.topTwo(row))
 		}
 		if s := d.Scoring; s != nil && s.Classifier != nil && s.Classifier.Out == classes {
-			for row := range slices.Chunk(s.Batch(block).Logits, classes) {
+			for row := range slices.Chunk(d.BatchFor(s, block).Logits, classes) {
 				linear = append(linear, e.topTwo(row))
 			}
 		}

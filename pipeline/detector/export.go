@@ -93,7 +93,7 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 	if err := addDetector(m, d, m.Input("features", onnx.Float, onnx.Batch, d.Dim()), onnx.Batch); err != nil {
 		return nil, err
 	}
-	input := inputInfo{"features", "float32", []int{onnx.Batch, d.Dim()}, "embeddings of images as extract makes them, not scaled"}
+	input := inputInfo{"features", "float32", []int{onnx.Batch, d.Dim()}, "embeddings of images as extract makes them, not scaled, followed by the layers that the detector reads"}
 	return m, setMetadata(m, d, input, verdictOutputs)
 }
 
@@ -130,8 +130,7 @@ func mergeBackbone(model *extractor.Model, opts ExportOptions) (*onnx.Model, err
 		m.DropOutputs()
 	}
 	in := model.Inputs[0]
-	features := addPooling(m, m.Value(model.Output()), model)
-	if err := addDetector(m, opts.Detector, features, int(in.Shape[0])); err != nil {
+	if err := addDetector(m, opts.Detector, addFeatures(m, model), int(in.Shape[0])); err != nil {
 		return nil, err
 	}
 	m.Prune()

@@ -110,8 +110,7 @@ func TestExportedScoresOfFeatures(t *testing.T) {
 	d, classes := linear.In, linear.Out
 	data := func(set string) *posthoc.Data {
 		data := posthoc.NewData(values[float32](t, folder, set+"_features"), d, values[int64](t, folder, set+"_labels"), classes)
-		scoring := detector.Scoring{Classifier: linear}
-		data.Logits = posthoc.Matrix(scoring.Batch(data.Features(0, data.N)).Logits, classes)
+		data.Logits = posthoc.Matrix(posthoc.MLP{linear}.OfFeatures(data.Features(0, data.N)), classes)
 		return data
 	}
 	in := posthoc.Input{Train: data("train"), Val: data("val"), LastLayer: linear}
@@ -180,7 +179,7 @@ func scoringOf(t *testing.T, det *detector.Detector, parts []string, linear *pos
 			part.Score, err = posthoc.Fit(t.Context(), name, in)
 		}
 		if err == nil && part.Score != nil {
-			err = part.Score.Score(t.Context(), scores, s.Batch(x))
+			err = part.Score.Score(t.Context(), scores, posthoc.Batch{Features: x, Logits: posthoc.MLP{linear}.OfFeatures(x)})
 		}
 		if err != nil {
 			t.Fatal(err)

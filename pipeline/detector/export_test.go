@@ -18,12 +18,14 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // outputs is what onnxruntime gives for an exported graph.
@@ -625,12 +627,42 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	features := filepath.Join(work, "features")
-	if _, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: features}); err != nil {
+	exportedAsDetected(t, dir, work, photos, []string{extractor.AutoLayers})
+	det, model := exportedAsDetected(t, dir, work, photos, nil)
+	opts := detector.ExportOptions{Detector: det, WithBackbone: true}
+
+	// What cannot be exported is refused, and leaves nothing.
+	for says, change := range map[string]func(*detector.ExportOptions){
+		"opset 11":                       func(o *detector.ExportOptions) { o.Opset = 11 },
+		"not the detector's backbone":    func(o *detector.ExportOptions) { other := *det; other.Source.Fingerprint = "x"; o.Detector = &other },
+		"the backbone itself":            func(o *detector.ExportOptions) { o.Out = model.File },
+		"absent":                         func(o *detector.ExportOptions) { o.Model = filepath.Join(work, "absent") },
+		filepath.Join(work, "no", "dir"): func(o *detector.ExportOptions) { o.Out = filepath.Join(work, "no", "dir") },
+	} {
+		bad := opts
+		bad.Out = filepath.Join(work, "bad.onnx")
+		change(&bad)
+		if err := detector.Export(t.Context(), bad); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want an error that says %q", err, says)
+		}
+		if _, err := os.Stat(filepath.Join(work, "bad.onnx")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: a file was left: %v", says, err)
+		}
+	}
+}
+
+// exportedAsDetected trains a detector on images in a folder, whose score reads layers if
+// there are any, and compares what the graph of it and of its backbone makes of photographs
+// with what Detect does. It returns both.
+func exportedAsDetected(t *testing.T, dir, work string, photos, layers []string) (*detector.Detector, *extractor.Model) {
+	t.Helper()
+	folder := filepath.Join(work, fmt.Sprint("features", len(layers)))
+	extracted, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: folder, Backbone: extractor.ModelOptions{Layers: layers}})
+	if err != nil {
 		t.Fatal(err)
 	}
 	det, _, err := pipeline.Train(t.Context(), pipeline.TrainOptions{
-		Features: []string{features}, Head: head.Residual{Layers: 2, Centroids: 4}, Train: head.TrainOptions{Epochs: 5},
+		Features: []string{folder}, Head: head.Residual{Layers: 2, Centroids: 4}, Train: head.TrainOptions{Epochs: 5},
 		Conditioning: head.ConditioningOptions{Kind: head.Whiten, L2: true},
 		Validation:   pipeline.Share{None: true}, Calibration: pipeline.Share{None: true}, Seeds: []uint64{1, 2},
 	})
@@ -638,9 +670,33 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 		t.Fatal(err)
 	}
 	det.Threshold, det.CalibrationScores = -0.5, []float64{-0.9, -0.6, -0.3}
-	out := filepath.Join(work, "all.onnx")
-	opts := detector.ExportOptions{Detector: det, Out: out, WithBackbone: true}
-	if err := detector.Export(t.Context(), opts); err != nil {
+	if det.Source.Layers != nil {
+		t.Fatalf("without validation images nothing says that layers help, and %v are read", det.Source.Layers)
+	}
+	if all := extracted.Meta.Layers; len(layers) > 0 {
+		set, err := features.Open(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close()
+		det.Source = det.Source.With(all)
+		s := &detector.Scoring{Name: detector.JoinedScore, Parts: []detector.Part{{Name: detector.DensityPart, Scale: head.Scale{Mean: 3, Deviation: 2}}}}
+		for i, from := 0, 0; i < len(all); i++ {
+			var x []float32
+			for row := range set.N {
+				x = append(x, set.RowLayers(row)[from:from+all[i].D]...)
+			}
+			from += all[i].D
+			mds, err := posthoc.FitLayer(t.Context(), posthoc.NewData(x, all[i].D, set.Labels(), 2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Parts = append(s.Parts, detector.Part{Name: detector.LayerPart(all, i), Layer: all[i].Name, Score: mds, Scale: head.Scale{Mean: 1, Deviation: 3}})
+		}
+		det.Scoring, det.Probe = s, nil
+	}
+	out := filepath.Join(work, fmt.Sprint("all", len(layers), ".onnx"))
+	if err := detector.Export(t.Context(), detector.ExportOptions{Detector: det, Out: out, WithBackbone: true}); err != nil {
 		t.Fatal(err)
 	}
 	graph, err := os.ReadFile(out)
@@ -651,7 +707,7 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer model.Close()
+	t.Cleanup(func() { model.Close() })
 	var images []float32
 	for _, file := range photos {
 		data, err := os.ReadFile(file)
@@ -684,23 +740,5 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	// What cannot be exported is refused, and leaves nothing.
-	for says, change := range map[string]func(*detector.ExportOptions){
-		"opset 11":                       func(o *detector.ExportOptions) { o.Opset = 11 },
-		"not the detector's backbone":    func(o *detector.ExportOptions) { other := *det; other.Source.Fingerprint = "x"; o.Detector = &other },
-		"the backbone itself":            func(o *detector.ExportOptions) { o.Out = model.File },
-		"absent":                         func(o *detector.ExportOptions) { o.Model = filepath.Join(work, "absent") },
-		filepath.Join(work, "no", "dir"): func(o *detector.ExportOptions) { o.Out = filepath.Join(work, "no", "dir") },
-	} {
-		bad := opts
-		bad.Out = filepath.Join(work, "bad.onnx")
-		change(&bad)
-		if err := detector.Export(t.Context(), bad); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want an error that says %q", err, says)
-		}
-		if _, err := os.Stat(filepath.Join(work, "bad.onnx")); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: a file was left: %v", says, err)
-		}
-	}
+	return det, model
 }

@@ -19,7 +19,13 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 6
+const detectorVersion = 7
+
+// layersVersion has parts of the score that read layers.
+const layersVersion = 7
+
+// outliersVersion is the newest format without these.
+const outliersVersion = 6
 
 // slopesVersion is the newest format that has no part of known outliers.
 const slopesVersion = 5
@@ -123,8 +129,10 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		History: d.History, Assessment: d.Assessment, Confidence: d.Confidence,
 	}
 	switch {
+	case d.Scoring.ReadsLayers():
+		meta.Version, meta.Folds = layersVersion, len(d.Folds)
 	case d.Scoring.knowsOutliers():
-		meta.Version, meta.Folds = detectorVersion, len(d.Folds)
+		meta.Version, meta.Folds = outliersVersion, len(d.Folds)
 	case d.Confidence != nil && d.Confidence.high() != d.Confidence.Slope:
 		meta.Version, meta.Folds = slopesVersion, len(d.Folds)
 	case d.Scoring.isNew() || len(d.Folds) > 0 || d.Confidence != nil || d.ByClass != nil: // others would judge otherwise

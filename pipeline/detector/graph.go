@@ -39,19 +39,36 @@ func addDetector(m *onnx.Model, d *Detector, features onnx.Value, batch int) err
 
 // addJudging adds what a verdict is made of: log φ [batch, C] and the score [batch, 1].
 func addJudging(m *onnx.Model, d *Detector, features onnx.Value) (logConfidences, score onnx.Value, err error) {
-	x := m.Cast(features, onnx.Double)
+	all := m.Cast(features, onnx.Double)
+	some := func(from, to int) onnx.Value {
+		if to-from == d.Dim() {
+			return all
+		}
+		var at []int64
+		for i := from; i < to; i++ {
+			at = append(at, int64(i))
+		}
+		return m.Node("Gather", []onnx.Value{all, m.Int64s(at...)}, onnx.Int("axis", 1))
+	}
+	end := d.Heads[0].Dim()
+	x, layers := some(0, end), map[string]onnx.Value{}
+	for _, l := range d.Source.Layers {
+		layers[l.Name] = some(end, end+l.D)
+		end += l.D
+	}
 	own := addHeads(m, d.Heads, x)
 	score = own.score
 	if d.Scoring != nil {
-		if score, err = addScoring(m, d.Scoring, x, own); err != nil {
+		if score, err = addScoring(m, d.Scoring, x, layers, own); err != nil {
 			return "", "", options.Errorf("Detector", "it cannot be exported: %w", err)
 		}
 	}
 	return own.logConfidences, score, nil
 }
 
-// addScoring adds what a detector judges the rows x by, of which the heads say own.
-func addScoring(m *onnx.Model, s *Scoring, x onnx.Value, own outputs) (onnx.Value, error) {
+// addScoring adds what a detector judges the rows x, with their layers, by, of which the heads
+// say own.
+func addScoring(m *onnx.Model, s *Scoring, x onnx.Value, layers map[string]onnx.Value, own outputs) (onnx.Value, error) {
 	rows := onnx.ScoreRows{Features: x}
 	if c := s.Classifier; c != nil {
 		rows.Logits, rows.Classes = m.Op("Add", m.Times(x, c.Weights, c.In), m.Vector(c.Bias)), c.Out
@@ -60,8 +77,11 @@ func addScoring(m *onnx.Model, s *Scoring, x onnx.Value, own outputs) (onnx.Valu
 	for _, p := range s.Parts {
 		score := own.part(p.Name)
 		if p.Score != nil {
-			var err error
-			if score, err = onnx.AddScore(m, p.Score, rows); err != nil {
+			reads, err := rows, error(nil)
+			if p.Layer != "" {
+				reads = onnx.ScoreRows{Features: layers[p.Layer]}
+			}
+			if score, err = onnx.AddScore(m, p.Score, reads); err != nil {
 				return "", fmt.Errorf("score %s: %w", p.Name, err)
 			}
 		}
@@ -314,22 +334,42 @@ func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
 	return m.Op("Div", count, m.Number(float64(len(scores)+1)))
 }
 
-// addPooling adds the features [batch, D] of a backbone's output, as extraction
-// makes them: a mean, or the first of its tokens, rounded to float32.
-func addPooling(m *onnx.Model, output onnx.Value, model *extractor.Model) onnx.Value {
-	axes, skip := model.PoolAxes(), model.PoolSkip()
-	if skip > 0 {
-		var patches []int64
-		for i := int64(skip); i < model.Embedding().Shape[1]; i++ {
-			patches = append(patches, i)
-		}
-		output = m.Node("Gather", []onnx.Value{output, m.Int64s(patches...)}, onnx.Int("axis", 1))
+// addFeatures adds the features [batch, D] of a backbone: its embedding, then its layers.
+func addFeatures(m *onnx.Model, model *extractor.Model) onnx.Value {
+	all := []onnx.Value{addPooling(m, m.Value(model.Output()), model.PooledEmbedding())}
+	for _, l := range model.PooledLayers() {
+		all = append(all, addPooling(m, m.Value(l.Name), l))
 	}
-	switch {
-	case model.Pool() == "cls":
-		output = m.Node("Gather", []onnx.Value{output, m.Int64s(0)}, onnx.Int("axis", 1)) // [batch, 1, D]
-	case len(axes) > 0:
-		output = m.Reduce("ReduceMean", m.Cast(output, onnx.Double), false, axes...)
+	if len(all) == 1 {
+		return all[0]
+	}
+	return m.Node("Concat", all, onnx.Int("axis", 1))
+}
+
+// addPooling adds the features [batch, D] of an output of a backbone or of a layer, as
+// extraction makes them: a mean, the first of its tokens, or both, rounded to float32.
+func addPooling(m *onnx.Model, output onnx.Value, p extractor.Pooled) onnx.Value {
+	first := func() onnx.Value { // [batch, 1, D]
+		return m.Node("Gather", []onnx.Value{output, m.Int64s(0)}, onnx.Int("axis", 1))
+	}
+	mean := func() onnx.Value {
+		of := output
+		if p.Skip > 0 {
+			var patches []int64
+			for i := range int64(p.Tokens - p.Skip) {
+				patches = append(patches, int64(p.Skip)+i)
+			}
+			of = m.Node("Gather", []onnx.Value{of, m.Int64s(patches...)}, onnx.Int("axis", 1))
+		}
+		return m.Reduce("ReduceMean", m.Cast(of, onnx.Double), p.Pool == "cls+mean", p.Axes...)
+	}
+	switch p.Pool {
+	case "cls":
+		output = first()
+	case "mean":
+		output = mean()
+	case "cls+mean":
+		output = m.Node("Concat", []onnx.Value{m.Cast(first(), onnx.Double), mean()}, onnx.Int("axis", 1))
 	}
 	// For half floats this also keeps onnxruntime from joining a cast to them
 	// with the one from them, which would leave out the rounding between.

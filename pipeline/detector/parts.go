@@ -78,7 +78,7 @@ func (d *Detector) ownParts(dst []float64, count int, x []float32) {
 
 func (d *Detector) scoringParts(ctx context.Context, dst []float64, count int, x []float32) error {
 	s, own := d.Scoring, d.Own(x)
-	guarded, b := count-1, s.Batch(x)
+	guarded, b := count-1, d.BatchFor(s, x)
 	for at, p := range s.Parts {
 		scores, err := p.Scores(ctx, b, own)
 		if err != nil {

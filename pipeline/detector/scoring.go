@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/posthoc"
@@ -36,6 +37,25 @@ const (
 // OutliersPart is the name of the part of JoinedScore that tells images from known
 // outliers, a [posthoc.Outliers].
 const OutliersPart = "outliers"
+
+// Depths of layers, with which the names of their parts begin.
+const (
+	earlyLayer  = "early"
+	middleLayer = "middle"
+	lateLayer   = "late"
+)
+
+// LayerPart returns the name of the part of JoinedScore that reads layer i of some.
+func LayerPart(layers []features.Layer, i int) string {
+	depth := middleLayer
+	switch {
+	case i == len(layers)-1:
+		depth = lateLayer
+	case i == 0:
+		depth = earlyLayer
+	}
+	return depth + ":" + layers[i].Name
+}
 
 // ScoreNames are the scores that a detector can judge by, and the methods that
 // an evaluation compares unless it is told others. There are also ensembles of
@@ -119,6 +139,7 @@ type Scoring struct {
 // Part is a score with its place on the common scale.
 type Part struct {
 	Name  string
+	Layer string         // of the Source, that the score reads in the place of the embedding; "" for none
 	Score posthoc.Scorer // nil for what the heads give themselves: HeadPart, DensityPart or DecisionPart
 	Scale head.Scale
 }
@@ -136,12 +157,26 @@ func (p Part) Own(own head.Outputs) []float64 {
 
 // Scores returns the scores of the rows of b by the part; own are the heads' outputs for
 // them. Do not change them: they may be part of own.
-func (p Part) Scores(ctx context.Context, b posthoc.Batch, own head.Outputs) ([]float64, error) {
+func (p Part) Scores(ctx context.Context, b Batch, own head.Outputs) ([]float64, error) {
 	if p.Score == nil {
 		return p.Own(own), ctx.Err()
 	}
 	scores := make([]float64, len(own.Scores))
-	return scores, p.Score.Score(ctx, scores, b)
+	return scores, p.Score.Score(ctx, scores, p.reads(b))
+}
+
+// Batch is rows as the parts of a score read them.
+type Batch struct {
+	posthoc.Batch                      // the embedding, with the logits of the score's classifier
+	Layers        map[string][]float32 // [n, ·] by name, those that a part reads
+}
+
+// reads returns what the part reads of rows.
+func (p Part) reads(b Batch) posthoc.Batch {
+	if p.Layer != "" {
+		return posthoc.Batch{Features: b.Layers[p.Layer]}
+	}
+	return b.Batch
 }
 
 // Guard keeps images flagged that are far from all classes: a sum of parts may
@@ -182,7 +217,7 @@ func (s *Scoring) Share() {
 
 // Score puts the scores of the rows of b into dst [n]; own are the heads' outputs
 // for them.
-func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own head.Outputs) error {
+func (s *Scoring) Score(ctx context.Context, dst []float64, b Batch, own head.Outputs) error {
 	scores, err := s.posthoc(ctx, len(dst), b)
 	if err != nil {
 		return err
@@ -191,15 +226,22 @@ func (s *Scoring) Score(ctx context.Context, dst []float64, b posthoc.Batch, own
 }
 
 // posthoc returns the scores of the n rows of b by each part that the heads do not give.
-func (s *Scoring) posthoc(ctx context.Context, n int, b posthoc.Batch) (scores [][]float64, err error) {
-	var scorers []posthoc.Scorer
+func (s *Scoring) posthoc(ctx context.Context, n int, b Batch) (scores [][]float64, err error) {
+	var scorers []posthoc.Scorer // of the embedding, which share work
+	var shared [][]float64
 	var batches []posthoc.Batch
 	for _, p := range s.Parts {
-		if p.Score != nil {
-			scorers, scores, batches = append(scorers, p.Score), append(scores, make([]float64, n)), append(batches, b)
+		if p.Score == nil {
+			continue
+		}
+		scores = append(scores, make([]float64, n))
+		if p.Layer == "" {
+			scorers, shared, batches = append(scorers, p.Score), append(shared, scores[len(scores)-1]), append(batches, b.Batch)
+		} else if err := p.Score.Score(ctx, scores[len(scores)-1], p.reads(b)); err != nil {
+			return nil, fmt.Errorf("score %s of the layer %s: %w", s.Name, p.Layer, err)
 		}
 	}
-	if err := posthoc.ScoreAll(ctx, scores, scorers, batches); err != nil {
+	if err := posthoc.ScoreAll(ctx, shared, scorers, batches); err != nil {
 		return nil, fmt.Errorf("score %s: %w", s.Name, err)
 	}
 	return scores, nil
@@ -251,8 +293,9 @@ type scoringRecord struct {
 }
 
 type partRecord struct {
-	Name string `json:"name"`
-	Kind string `json:"kind,omitempty"` // the type in package posthoc; "" for what the heads give
+	Name  string `json:"name"`
+	Kind  string `json:"kind,omitempty"`  // the type in package posthoc; "" for what the heads give
+	Layer string `json:"layer,omitempty"` // that it reads; "" for the embedding
 }
 
 const scoresPrefix = "scores."
@@ -268,7 +311,7 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 	var scales []float64
 	var tensors []safetensors.Tensor
 	for i, p := range s.Parts {
-		part := partRecord{Name: p.Name}
+		part := partRecord{Name: p.Name, Layer: p.Layer}
 		if p.Score != nil {
 			kind, own, err := posthoc.Tensors(p.Score)
 			if err != nil {
@@ -292,6 +335,11 @@ func (s *Scoring) encode() (*scoringRecord, []safetensors.Tensor, error) {
 	return r, tensors, nil
 }
 
+// ReadsLayers reports whether a part of the score reads a layer.
+func (s *Scoring) ReadsLayers() bool {
+	return s != nil && slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Layer != "" })
+}
+
 // isNew reports whether programs that know of no guard would misread the scoring.
 func (s *Scoring) isNew() bool {
 	return s != nil && (s.Guard != nil || slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Score == nil && p.Name != HeadPart }))
@@ -308,7 +356,6 @@ func (det *Detector) readScoring(file *safetensors.Reader, r *scoringRecord) (*S
 	if r == nil {
 		return nil, nil
 	}
-	d := det.Dim()
 	s := &Scoring{Name: r.Name, Guard: r.Guard}
 	if s.Guard != nil && !s.Guard.valid() {
 		return nil, fmt.Errorf("the guard of its score is %+v", *s.Guard)
@@ -321,7 +368,10 @@ func (det *Detector) readScoring(file *safetensors.Reader, r *scoringRecord) (*S
 		return nil, fmt.Errorf("its score %q has %d parts and %d numbers to scale them, want 2 each", r.Name, len(r.Parts), len(scales))
 	}
 	for i, part := range r.Parts {
-		p := Part{Name: part.Name, Scale: head.Scale{Mean: scales[2*i], Deviation: scales[2*i+1]}}
+		if part.Layer != "" && (part.Kind == "" || !slices.ContainsFunc(det.Source.Layers, func(l features.Layer) bool { return l.Name == part.Layer })) {
+			return nil, fmt.Errorf("its score %s reads the layer %q, which its features lack", part.Name, part.Layer)
+		}
+		p := Part{Name: part.Name, Layer: part.Layer, Scale: head.Scale{Mean: scales[2*i], Deviation: scales[2*i+1]}}
 		if !p.Scale.Valid() {
 			return nil, fmt.Errorf("the scale of its score %s is %+v", part.Name, p.Scale)
 		}
@@ -339,6 +389,7 @@ func (det *Detector) readScoring(file *safetensors.Reader, r *scoringRecord) (*S
 	}
 	if weights, shape, found := safetensors.Optional[float64](file, scoresPrefix+"classifier.weights"); found {
 		bias, _ := safetensors.Values[float64](file, scoresPrefix+"classifier.bias")
+		d := det.Heads[0].Dim()
 		if file.Err == nil && !slices.Equal(shape, []int{len(bias), d}) {
 			return nil, fmt.Errorf("the classifier of its score has %v weights and %d biases for %d features", shape, len(bias), d)
 		}
@@ -348,19 +399,27 @@ func (det *Detector) readScoring(file *safetensors.Reader, r *scoringRecord) (*S
 		return nil, file.Err
 	}
 	s.Share()
-	zeros := make([]float32, d)
-	row, own := s.Batch(zeros), det.Own(zeros)
+	zeros := make([]float32, det.Dim())
+	row, own := det.BatchFor(s, zeros), det.Own(zeros)
 	if err := s.Score(context.Background(), make([]float64, 1), row, own); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Batch returns rows x [n, D] with their logits.
-func (s *Scoring) Batch(x []float32) posthoc.Batch {
-	b := posthoc.Batch{Features: x}
+// BatchFor returns rows x [n, D] as the parts of a score read them.
+func (d *Detector) BatchFor(s *Scoring, x []float32) Batch {
+	b := Batch{Batch: posthoc.Batch{Features: d.Embeddings(x)}}
 	if c := s.Classifier; c != nil {
-		b.Logits = posthoc.MLP{c}.OfFeatures(x)
+		b.Logits = posthoc.MLP{c}.OfFeatures(b.Features)
+	}
+	from := d.Heads[0].Dim()
+	for _, l := range d.Source.Layers {
+		if b.Layers == nil {
+			b.Layers = map[string][]float32{}
+		}
+		b.Layers[l.Name] = columnsOf(x, d.Dim(), from, from+l.D)
+		from += l.D
 	}
 	return b
 }

@@ -14,7 +14,7 @@ import (
 // or else those that it names where they are found unchanged. Then it is no error if
 // there are none, but a note.
 func openTraining(ctx context.Context, d *Detector, named []string) (_ *TrainingData, note string, err error) {
-	data, err := d.OpenTraining(ctx, named)
+	data, err := d.openTraining(ctx, named, nil)
 	if err == nil || ctx.Err() != nil || len(named) > 0 {
 		return data, "", err
 	}
@@ -35,7 +35,7 @@ func (e *Explainer) reference(ctx context.Context) (*Reference, error) {
 		return d.Reference, nil
 	case len(d.Folds) == 0 && len(d.PartNames()) == 1 && len(d.CalibrationScores) > 0:
 		return &Reference{Of: "calibration", Parts: [][]float64{d.CalibrationScores}}, nil
-	case e.bank == nil || len(d.Folds) > 0:
+	case e.bank == nil || len(d.Folds) > 0 || len(d.Source.Layers) > 0:
 		return nil, nil
 	}
 	rows := d.Splits["calibration"]

@@ -1,6 +1,7 @@
 package detector
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,12 +19,30 @@ import (
 // images can be made the same way. It is empty for features made elsewhere. Its
 // JSON names are those of detector files.
 type Source struct {
-	Fingerprint string          `json:"fingerprint"`  // hash of all below but Model
+	Fingerprint string          `json:"fingerprint"`  // hash of all below but Model and Embedding
 	Model       string          `json:"model"`        // folder of the backbone when the features were made, or extractor.PixelsName
 	SHA256      string          `json:"model_sha256"` // of its graph
 	Output      string          `json:"output"`       // which output is the embedding
 	Pool        string          `json:"pool"`         // how it becomes one vector
 	Preprocess  json.RawMessage `json:"preprocess"`   // what is done to an image before; null if unknown
+
+	// Layers follow the embedding in the features; nil for none. Embedding is the
+	// fingerprint without them, "" where it is the same.
+	Layers    []features.Layer `json:"layers,omitempty"`
+	Embedding string           `json:"embedding_fingerprint,omitempty"`
+}
+
+// Space is the fingerprint of the embedding.
+func (s Source) Space() string { return cmp.Or(s.Embedding, s.Fingerprint) }
+
+// With returns the source of the same embedding with these layers in the place of its own.
+func (s Source) With(layers []features.Layer) Source {
+	embedding := s.Space()
+	s.Layers, s.Fingerprint, s.Embedding = layers, embedding, ""
+	if len(layers) > 0 && embedding != "" {
+		s.Fingerprint, s.Embedding = features.LayersFingerprint(embedding, layers), embedding
+	}
+	return s
 }
 
 // PixelsSource says how pixels were made features of.
@@ -36,9 +55,9 @@ func PixelsSource(model *extractor.Pixels, spec *preprocess.Spec, reading prepro
 func ModelSource(model *extractor.Model, folder string, reading preprocess.Reading) (Source, error) {
 	preprocess, err := json.Marshal(treatmentOf(model.Spec, reading))
 	return Source{
-		Fingerprint: model.Fingerprint(), Model: folder, SHA256: model.SHA256,
+		Fingerprint: model.EmbeddingFingerprint(), Model: folder, SHA256: model.SHA256,
 		Output: model.Output(), Pool: model.Pool(), Preprocess: preprocess,
-	}, err
+	}.With(model.Layers()), err
 }
 
 // ErrOtherModel is wrapped by the error of a backbone that is not the one that
@@ -89,7 +108,10 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 	}
 	// Output and pool are as training had them; a set made elsewhere names
 	// neither, and the model's defaults hold.
-	opts.Output, opts.Pool = d.Source.Output, d.Source.Pool
+	opts.Output, opts.Pool, opts.Layers = d.Source.Output, d.Source.Pool, nil
+	for _, l := range d.Source.Layers {
+		opts.Layers = append(opts.Layers, l.Name)
+	}
 	model, err := extractor.OpenModelContext(ctx, dir, opts)
 	if err != nil {
 		return nil, err

@@ -73,7 +73,12 @@ type TrainingData struct {
 // dirs, in any order, or with none where they were at training, or beside the
 // detector's file. The error wraps ErrTrainingSets where they are gone or others.
 func (d *Detector) OpenTraining(ctx context.Context, dirs []string) (_ *TrainingData, err error) {
-	sets, err := d.OpenSets(ctx, ForTraining, dirs)
+	return d.openTraining(ctx, dirs, d.Source.Layers)
+}
+
+// openTraining is OpenTraining of rows with some layers.
+func (d *Detector) openTraining(ctx context.Context, dirs []string, layers []features.Layer) (_ *TrainingData, err error) {
+	sets, err := d.openSets(ctx, ForTraining, dirs, layers)
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +141,22 @@ func (t *TrainingData) At(row int) (*features.Set, int) {
 	return t.Sets[at], row - t.first[at]
 }
 
+// OpenTable is [features.OpenTable] of rows as the detector reads them.
+func (d *Detector) OpenTable(ctx context.Context, space *features.Space, dirs ...string) (*features.Table, error) {
+	var sets []*features.Set
+	for _, dir := range dirs {
+		set, err := features.OpenContext(ctx, dir)
+		if err == nil {
+			sets = append(sets, set)
+			err = set.With(d.Source.Layers)
+		}
+		if err != nil {
+			return nil, errors.Join(err, closeSets(sets))
+		}
+	}
+	return features.NewTable(ctx, space, sets...)
+}
+
 // Row returns the features of a row.
 func (t *TrainingData) Row(row int) []float32 {
 	set, at := t.At(row)
@@ -155,7 +176,12 @@ func closeSets(sets []*features.Set) error {
 
 // OpenSets opens the feature sets that the detector had for one use, in their order,
 // as OpenTraining does; nil if there were none.
-func (d *Detector) OpenSets(ctx context.Context, use string, dirs []string) (_ []*features.Set, err error) {
+func (d *Detector) OpenSets(ctx context.Context, use string, dirs []string) ([]*features.Set, error) {
+	return d.openSets(ctx, use, dirs, d.Source.Layers)
+}
+
+// openSets is OpenSets of rows with some layers.
+func (d *Detector) openSets(ctx context.Context, use string, dirs []string, layers []features.Layer) (_ []*features.Set, err error) {
 	if len(d.Training.Sets) == 0 {
 		return d.openUnnamed(use, dirs)
 	}
@@ -174,6 +200,9 @@ func (d *Detector) OpenSets(ctx context.Context, use string, dirs []string) (_ [
 			return nil, err
 		}
 		sets = append(sets, set)
+		if err := set.With(layers); err != nil {
+			return nil, err
+		}
 	}
 	return sets, nil
 }
@@ -247,7 +276,7 @@ func (d *Detector) openUnnamed(use string, dirs []string) (_ []*features.Set, er
 		sets = append(sets, set)
 		classes = append(classes, set.Classes...)
 		n += set.N
-		if own := d.Source.Fingerprint; set.D != d.Dim() || own != "" && set.Fingerprint != "" && own != set.Fingerprint {
+		if set.D != d.Heads[0].Dim() || !features.Comparable(set.Space(), d.Source.Space()) {
 			return nil, options.Errorf("Features", "features %s are of another model or preprocessing: %w", dir, ErrTrainingSets)
 		}
 	}

@@ -23,12 +23,20 @@ var wordsOf = map[string]words{
 	GuardPart:    {"beyond nearly all in-distribution images", "within the range of in-distribution images", "farther from every class"},
 }
 
+// seenAt says what layers at a depth of a network see.
+var seenAt = map[string]string{earlyLayer: "colours and textures", middleLayer: "patterns and parts", lateLayer: "shapes"}
+
 // wordsFor returns those of a part. Scores of standardised features, such as vim-s, have
 // those of the plain one. A part that has none, as it was added later, is called by its
 // name.
 func wordsFor(part string) words {
 	if w, ok := wordsOf[part]; ok {
 		return w
+	}
+	if depth, _, isLayer := strings.Cut(part, ":"); isLayer {
+		if what, ok := seenAt[depth]; ok {
+			return words{what + " unlike those of every class", what + " like those of a class", "farther in " + what + " from every class"}
+		}
 	}
 	for _, name := range []string{part, strings.TrimSuffix(part, "-s")} {
 		if w, ok := posthoc.WordsOf(name); ok && w.Strange != "" {

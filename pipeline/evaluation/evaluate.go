@@ -288,13 +288,16 @@ func (opts Options) withDefaults() (_ Options, err error) {
 
 // checkDetector refuses a detector that was not trained on features like these.
 func (e *evaluation) checkDetector(d *detector.Detector) error {
-	if d.Dim() != e.train.D {
-		return fmt.Errorf("the detector reads %d features and the sets have %d", d.Dim(), e.train.D)
+	if own := len(d.Embeddings(make([]float32, d.Dim()))); own != e.train.D {
+		return fmt.Errorf("the detector reads %d features and the sets have %d", own, e.train.D)
+	}
+	if layers := d.Source.Layers; len(layers) > 0 && !slices.Equal(layers, e.train.Sets[0].Layers) {
+		return fmt.Errorf("features %s %w that the detector reads: extract the images with it (‹Detector›)", e.train.Dirs[0], features.ErrLayers)
 	}
 	if !slices.Equal(d.Classes, e.train.Classes) {
 		return errors.New("the detector has other classes than the training features")
 	}
-	if own := e.train.Sets[0].Fingerprint; own != "" && d.Source.Fingerprint != "" && own != d.Source.Fingerprint {
+	if !features.Comparable(e.train.Sets[0].Space(), d.Source.Space()) {
 		return fmt.Errorf("the detector was trained on features of another model or preprocessing: %w", features.ErrFingerprint)
 	}
 	return nil
@@ -477,7 +480,11 @@ func verdictsOf(d *detector.Detector) predictor {
 
 // verdictsOn returns a detector's verdicts on all rows of a table.
 func verdictsOn(ctx context.Context, d *detector.Detector, t *features.Table) (all []detector.Verdict, err error) {
-	for x := range t.Chunks() {
+	chunks := t.Chunks()
+	if len(d.Source.Layers) > 0 {
+		chunks = t.ChunksWithLayers()
+	}
+	for x := range chunks {
 		some, err := d.VerdictsContext(ctx, x)
 		if err != nil {
 			return nil, err

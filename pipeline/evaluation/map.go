@@ -58,7 +58,7 @@ func (s *Summary) drawMap(ctx context.Context, pictures images.Set, parts []Summ
 		return nil, err
 	}
 	axes, shares := discriminants(z, white.Out(), train, s.data.Labels, len(s.Detector.Classes))
-	x, err := white.Rows(ctx, features.Rows{X: s.gather(rows), D: s.Detector.Dim(), Index: upTo(len(rows))})
+	x, err := white.Rows(ctx, features.Rows{X: s.gather(rows), D: white.In(), Index: upTo(len(rows))})
 	if err != nil {
 		return nil, err
 	}
@@ -100,13 +100,13 @@ func (s *Summary) spread(rows []int, n int) []int {
 	return some
 }
 
-// gather copies rows.
+// gather copies the embeddings of rows.
 func (s *Summary) gather(rows []int) []float32 {
 	x := make([]float32, 0, len(rows)*s.Detector.Dim())
 	for _, row := range rows {
 		x = append(x, s.data.Row(row)...)
 	}
-	return x
+	return s.Detector.Embeddings(x)
 }
 
 func upTo(n int) []int {
@@ -129,11 +129,11 @@ func (s *Summary) whitened(ctx context.Context, train []int) (*head.Conditioning
 		}
 		o := head.ConditioningOptions{Kind: head.Whiten, Shrinkage: 0.1, L2: c != nil && c.L2}
 		var err error
-		if c, err = head.FitConditioning(ctx, features.All(x, s.Detector.Dim(), labels), features.Rows{}, len(s.Detector.Classes), o); err != nil {
+		if c, err = head.FitConditioning(ctx, features.All(x, s.Detector.Heads[0].Dim(), labels), features.Rows{}, len(s.Detector.Classes), o); err != nil {
 			return nil, nil, err
 		}
 	}
-	z, err := c.Rows(ctx, features.Rows{X: x, D: s.Detector.Dim(), Index: upTo(len(train))})
+	z, err := c.Rows(ctx, features.Rows{X: x, D: s.Detector.Heads[0].Dim(), Index: upTo(len(train))})
 	return c, z, err
 }
 

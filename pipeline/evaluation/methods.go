@@ -342,7 +342,12 @@ func (e *evaluation) predictor(s *detector.Scoring, c *training.Classifier, own 
 		block := e.blockRows(t.D + len(e.train.Classes))
 		for from := 0; from < n; from += block {
 			to := min(from+block, n)
-			b := posthoc.Batch{Features: c.Features(t.Block(from, to))}
+			b := detector.Batch{Batch: posthoc.Batch{Features: c.Features(t.Block(from, to))}, Layers: map[string][]float32{}}
+			for _, p := range s.Parts {
+				if p.Layer != "" {
+					b.Layers[p.Layer] = t.Layer(p.Layer, from, to)
+				}
+			}
 			if readsLogits {
 				if b.Logits, err = c.All(ctx, t, from, to); err != nil {
 					return nil, nil, err

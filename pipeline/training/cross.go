@@ -17,7 +17,7 @@ func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) err
 	folds := t.folds(t.Options.Calibration.Folds, t.Options.Seeds[0])
 	for k, rows := range folds {
 		t.Options.stage("folds of the calibration", k, len(folds))
-		fold, err := t.crossFold(ctx, rows)
+		fold, err := t.crossFold(ctx, final, rows)
 		if err != nil {
 			return fmt.Errorf("fold %d: %w", k, err)
 		}
@@ -30,14 +30,14 @@ func (t *Data) crossCalibrate(ctx context.Context, final *detector.Detector) err
 }
 
 // crossFold trains a detector without some rows and scores these.
-func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detector, err error) {
+func (t *Data) crossFold(ctx context.Context, final *detector.Detector, without []int) (_ *detector.Detector, err error) {
 	table, o := *t.Table, t.Options
 	table.Labels = slices.Clone(table.Labels)
 	for _, row := range without {
 		table.Labels[row] = -1
 	}
 	o.Progress, o.Resumed, o.Stage = nil, nil, nil
-	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, hard: t.hard, validation: t.validation, outliers: t.outliers, space: t.space, isFold: true}
+	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, hard: t.hard, validation: t.validation, outliers: t.outliers, space: t.space, isFold: true, layers: final.Source.Layers}
 	if part, err = part.resplit(o.Seeds[0]); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (t *Data) crossFold(ctx context.Context, without []int) (_ *detector.Detect
 		return nil, err
 	}
 	d := trained.detector
-	verdicts, err := judged(ctx, d, raw.Rows, t.onePerGroup(without))
+	verdicts, err := judged(ctx, d, raw.Table, t.onePerGroup(without))
 	if err != nil {
 		return nil, err
 	}

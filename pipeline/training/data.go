@@ -44,7 +44,8 @@ type Data struct {
 	calibratedOn      []detector.TrainingSet
 	outliers          *outliers // nil: none, or too few
 	outlierSets       []detector.TrainingSet
-	made              []features.Rows // rows of train and validation, until release
+	layers            []features.Layer // that all sets have, for parts of the score; nil for none
+	made              []features.Rows  // rows of train and validation, until release
 }
 
 // withDefaults checks options and fills in the zero fields.
@@ -176,6 +177,12 @@ func (t *Data) sameFeatures() (err error) {
 		}
 		defer func() { err = errors.Join(err, set.Close()) }()
 		sets = append(sets, set)
+	}
+	t.layers = t.Sets[0].Layers
+	for _, set := range sets {
+		if !slices.Equal(set.Layers, t.layers) {
+			t.layers = nil
+		}
 	}
 	return features.CheckProbes(sets, t.Options.AllowDriftedFeatures, func(text string) { t.Warnings = append(t.Warnings, text) })
 }
@@ -369,9 +376,17 @@ func (t *Data) judging() *features.Table {
 	return t.Table
 }
 
-// someValidation returns the features of at most so many validation rows.
-func (t *Data) someValidation(most int) []float32 {
-	return t.judging().Gather(features.Every(t.validation.Index, most))
+// someValidation returns at most so many validation rows as a detector reads them.
+func (t *Data) someValidation(d *detector.Detector, most int) []float32 {
+	return rowsFor(d, t.judging(), features.Every(t.validation.Index, most))
+}
+
+// rowsFor returns rows of a table as a detector reads them.
+func rowsFor(d *detector.Detector, t *features.Table, rows []int) []float32 {
+	if len(d.Source.Layers) == 0 {
+		return t.Gather(rows)
+	}
+	return t.WithLayers(rows)
 }
 
 // classRows counts the rows to train on per class.

@@ -30,13 +30,45 @@ import (
 type candidate struct {
 	name         string
 	standardised string // the post-hoc score of standardised features that it is; "" for another
+	layer        string // that it reads; "" for the embedding
+	from, d      int    // the columns of the layer among those of all
 }
 
 // candidates are the parts that a joined score may have. docs/holdout.md says how they were
 // found, and the rule of their weights.
 var candidates = []candidate{
 	{name: detector.DensityPart}, {name: detector.DecisionPart}, {name: "gen"},
-	{"vim-s", "vim"}, {"fdbd-s", "fdbd"}, {"react-s", "react"}, {"vra-s", "vra"},
+	{name: "vim-s", standardised: "vim"}, {name: "fdbd-s", standardised: "fdbd"}, {name: "react-s", standardised: "react"}, {name: "vra-s", standardised: "vra"},
+}
+
+// candidates are those of the data: one for each of their layers, too, and that of known
+// outliers, which outlierWeight weighs.
+func (t *Data) candidates() []candidate {
+	all, from := slices.Clone(candidates), 0
+	for i, l := range t.layers {
+		all = append(all, candidate{name: detector.LayerPart(t.layers, i), layer: l.Name, from: from, d: l.D})
+		from += l.D
+	}
+	return append(all, candidate{name: detector.OutliersPart})
+}
+
+// layersOf are the layers [n, L] of rows of a table; nil where the data have none.
+func (t *Data) layersOf(of *features.Table, rows []int) (x []float32) {
+	if len(t.layers) > 0 {
+		for _, r := range rows {
+			x = append(x, of.Layers(r)...)
+		}
+	}
+	return x
+}
+
+// of returns the candidate's columns of layers [n, all].
+func (c candidate) of(layers []float32, all int) []float32 {
+	x := make([]float32, 0, len(layers)/all*c.d)
+	for row := range slices.Chunk(layers, all) {
+		x = append(x, row[c.from:c.from+c.d]...)
+	}
+	return x
 }
 
 // own reports whether the heads give the score.
@@ -44,10 +76,13 @@ func (c candidate) own() bool {
 	return c.name == detector.DensityPart || c.name == detector.DecisionPart
 }
 
-// fit fits a candidate that the heads do not give; nil where the memory is too
-// little for it.
-func (c candidate) fit(ctx context.Context, in posthoc.Input) (s posthoc.Scorer, err error) {
-	if c.standardised == "" {
+// fitCandidate fits a candidate that the heads do not give, on rows with their layers [n, L];
+// nil where the memory is too little for it.
+func (t *Data) fitCandidate(ctx context.Context, c candidate, in posthoc.Input, layers []float32) (s posthoc.Scorer, err error) {
+	switch {
+	case c.layer != "":
+		return posthoc.FitLayer(ctx, posthoc.NewData(c.of(layers, features.LayersDim(t.layers)), c.d, in.Train.Labels, in.Train.Classes))
+	case c.standardised == "":
 		return posthoc.Fit(ctx, c.name, in)
 	}
 	s, err = posthoc.FitStandardised(ctx, c.standardised, in)
@@ -73,7 +108,7 @@ var fixedWeights = map[string]float64{detector.DensityPart: 2, detector.Decision
 // weigh returns the weights of candidates by their AUROC on classes that were left
 // out in so many folds. Few folds say little: the fixed weights have a share then,
 // ½ with four folds and nothing from ten on.
-func weigh(auroc map[string]float64, folds int) map[string]float64 {
+func weigh(candidates []candidate, auroc map[string]float64, folds int) map[string]float64 {
 	best, sum := math.Inf(-1), 0.
 	for _, v := range auroc {
 		best = max(best, v)
@@ -148,8 +183,12 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	switch {
 	case !own.Heads[0].HasTerms():
 		return j, nil // the paper's
-	case classes == 1:
+	case classes == 1 && (len(t.layers) == 0 || len(t.validation.Index) == 0):
 		return j, nil // no class can be left out
+	case classes == 1:
+		var err error
+		j.Scoring, err = t.joinWith(ctx, t.Options.without(t.oneClassWeights()), &head.FittedLinear{}, own)
+		return j, err
 	case len(t.validation.Index) == 0:
 		j.Why = "without validation images the parts of a joined score have no common scale: the detector judges by the head's own score, and no assessment is made"
 		return j, nil
@@ -213,11 +252,24 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 	return j, err
 }
 
+// oneClassWeights are those of data with one class, of which none can be left out: the density
+// counts as much as all layers, since far images are those of other classes.
+func (t *Data) oneClassWeights() map[string]float64 {
+	weights := map[string]float64{detector.DensityPart: 1}
+	for i := range t.layers {
+		weights[detector.LayerPart(t.layers, i)] = 1 / float64(len(t.layers))
+	}
+	return weights
+}
+
 // joinWith fits the parts that have weights on the training rows and puts them on
 // one scale by the validation rows.
 func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *head.FittedLinear, own *detector.Detector) (*detector.Scoring, error) {
 	s := &detector.Scoring{Name: detector.JoinedScore, Classifier: full.Linear}
-	c := ClassifierOf(posthoc.MLP{full.Linear})
+	c := &Classifier{} // of one class there is none
+	if full.Linear != nil {
+		c = ClassifierOf(posthoc.MLP{full.Linear})
+	}
 	some := t.train.With(spreadClasses(t.train, cmp.Or(t.Options.PartRows, partRows)))
 	in := posthoc.Input{LastLayer: full.Linear, Memory: t.Options.Memory}
 	if 4*int64(some.Len())*int64(t.D) > t.Options.Memory/4 {
@@ -229,21 +281,25 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 		}
 		in.Train = dataOf(c, copied, len(t.Classes))
 	}
-	b := s.Batch(t.someValidation(min(scaleRows, int(max(256, t.Options.Memory/64/int64(t.D))))))
-	said := own.Own(b.Features)
-	for _, c := range withOutliers {
+	x := t.someValidation(own, min(scaleRows, int(max(256, t.Options.Memory/64/int64(own.Dim())))))
+	b, said := own.BatchFor(s, x), own.Own(x)
+	var layers []float32
+	for _, c := range t.candidates() {
 		w := weights[c.name]
 		if w == 0 {
 			continue
 		}
-		p := detector.Part{Name: c.name}
+		p := detector.Part{Name: c.name, Layer: c.layer}
 		var err error
+		if c.layer != "" && layers == nil {
+			layers = t.layersOf(t.Table, some.Index)
+		}
 		switch {
 		case c.own():
 		case c.name == detector.OutliersPart:
 			p.Score, err = t.fitOutliers(ctx, full.C)
 		default:
-			p.Score, err = c.fit(ctx, in)
+			p.Score, err = t.fitCandidate(ctx, c, in, layers)
 		}
 		if err != nil {
 			return nil, err
@@ -303,9 +359,10 @@ type holdOut struct {
 
 // fold holds the results of training without a group of classes.
 type fold struct {
-	out   []int // the classes that were left out
-	fresh []int // rows of the other classes, ascending, that nothing was fitted or chosen on
-	part  int   // of the outliers, that was left out
+	out   []int    // the classes that were left out
+	fresh []int    // rows of the other classes, ascending, that nothing was fitted or chosen on
+	part  int      // of the outliers, that was left out
+	names []string // of the candidates
 
 	known, validation, left scored // fresh rows; validation rows, which put parts on one scale; rows of out
 	outliers                scored // of part
@@ -429,9 +486,15 @@ func chain(rows []float32, d int) []int {
 	return order
 }
 
-// renumbered returns at most so many of the rows, whose classes have new numbers; those
-// with the number −1 are left out.
-func renumbered(rows features.Rows, number []int64, most int) (features.Rows, error) {
+// numbered are rows in memory with their layers.
+type numbered struct {
+	features.Rows
+	layers []float32 // [n, L]; nil for none
+}
+
+// renumbered returns at most so many of the rows of a table, whose classes have new numbers;
+// those with the number −1 are left out.
+func (t *Data) renumbered(of *features.Table, rows features.Rows, number []int64, most int) (n numbered, err error) {
 	labels := make([]int64, len(rows.Labels))
 	for i, y := range rows.Labels {
 		if labels[i] = y; y >= 0 {
@@ -440,7 +503,10 @@ func renumbered(rows features.Rows, number []int64, most int) (features.Rows, er
 	}
 	rows.Labels = labels
 	rows.Index = slices.DeleteFunc(slices.Clone(rows.Index), func(r int) bool { return labels[r] < 0 })
-	return rows.With(spreadClasses(rows, most)).InMemory()
+	rows.Index = spreadClasses(rows, most)
+	n.layers = t.layersOf(of, rows.Index)
+	n.Rows, err = rows.InMemory()
+	return n, err
 }
 
 // fit fits everything without the classes of f and scores rows.
@@ -465,64 +531,70 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	isFresh := func(row int) bool { _, found := slices.BinarySearch(f.fresh, row); return found }
 	rest.Index = slices.DeleteFunc(slices.Clone(t.train.Index), isFresh)
 	fresh.Index = slices.DeleteFunc(slices.Clone(t.train.Index), func(row int) bool { return !isFresh(row) })
-	train, err := renumbered(rest, number, most)
+	train, err := t.renumbered(t.Table, rest, number, most)
 	if err != nil {
 		return err
 	}
-	val, err := renumbered(t.validation, number, min(foldRows, most))
+	val, err := t.renumbered(t.judging(), t.validation, number, min(foldRows, most))
 	if err != nil {
 		return err
 	}
-	known, err := renumbered(fresh, number, min(foldRows, most))
+	known, err := t.renumbered(t.Table, fresh, number, min(foldRows, most))
 	if err != nil {
 		return err
 	}
 
-	closed, err := h.closedForm(ctx, train, val, len(left), began)
+	closed, err := h.closedForm(ctx, train.Rows, val.Rows, len(left), began)
 	if err != nil {
 		return err
 	}
 	o := head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance, Near: near}
-	fitted, err := head.FitLinear(ctx, train, features.Rows{}, len(left), o)
+	fitted, err := head.FitLinear(ctx, train.Rows, features.Rows{}, len(left), o)
 	if err != nil {
 		return err
 	}
 	c := ClassifierOf(posthoc.MLP{fitted.Linear})
-	in := posthoc.Input{Train: dataOf(c, train, len(left)), LastLayer: fitted.Linear, Memory: t.Options.Memory}
+	in := posthoc.Input{Train: dataOf(c, train.Rows, len(left)), LastLayer: fitted.Linear, Memory: t.Options.Memory}
 	rows := h.rowsOf(f.out, min(foldRows, most))
 	for _, r := range rows {
 		f.class = append(f.class, int(t.Labels[r]))
 	}
 	scorers := map[string]posthoc.Scorer{}
-	for _, c := range candidates {
-		if c.own() {
+	f.names = nil
+	for _, c := range t.candidates() {
+		f.names = append(f.names, c.name)
+		if c.own() || c.name == detector.OutliersPart {
 			continue
 		}
-		s, err := c.fit(ctx, in)
+		s, err := t.fitCandidate(ctx, c, in, train.layers)
 		if err != nil {
 			return err
 		}
 		scorers[c.name] = s
 	}
-	var outliers []float32
+	var outliers, beside []float32
 	if t.outliers != nil {
-		if scorers[detector.OutliersPart], err = t.outliers.fit(ctx, train, len(left), f.part, head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance}); err != nil {
+		if scorers[detector.OutliersPart], err = t.outliers.fit(ctx, train.Rows, len(left), f.part, head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance}); err != nil {
 			return err
 		}
-		outliers = t.outliers.of(f.part, false)
+		outliers, beside = t.outliers.of(f.part, false)
 	}
 	for _, of := range []struct {
-		x  []float32
-		to *scored
-	}{{known.X, &f.known}, {val.X, &f.validation}, {t.Gather(rows), &f.left}, {outliers, &f.outliers}} {
+		x, layers []float32
+		to        *scored
+	}{{known.X, known.layers, &f.known}, {val.X, val.layers, &f.validation}, {t.Gather(rows), t.layersOf(t.Table, rows), &f.left}, {outliers, beside, &f.outliers}} {
 		batch, said := posthoc.Batch{Features: of.x, Logits: c.Network.OfFeatures(of.x)}, closed.All(of.x)
 		of.to.nearness, of.to.parts = said.Nearness, map[string][]float64{}
-		for _, c := range withOutliers {
+		for _, c := range t.candidates() {
 			if !c.own() && scorers[c.name] == nil {
 				continue
 			}
+			reads := detector.Batch{Batch: batch}
+			if c.layer != "" {
+				reads.Features, reads.Logits = c.of(of.layers, features.LayersDim(t.layers)), nil
+			}
 			p := detector.Part{Name: c.name, Score: scorers[c.name]}
-			if of.to.parts[c.name], err = p.Scores(ctx, batch, said); err != nil {
+			if of.to.parts[c.name], err = p.Scores(ctx, reads, said); err != nil {
 				return err
 			}
 		}
@@ -602,6 +674,34 @@ func (o *Options) without(values map[string]float64) map[string]float64 {
 	return kept
 }
 
+// leastGain is the mean AUROC on classes left out that layers must add to be parts.
+const leastGain = 0.005
+
+// layerWeights returns the weights of the parts by all folds but one: with layers where
+// these find more of the classes that were left out, else without.
+func (h *holdOut) layerWeights(but int) map[string]float64 {
+	aurocs := h.aurocs(but)
+	with := h.t.Options.without(weigh(h.t.candidates(), aurocs, len(h.folds)))
+	for i := range h.t.layers {
+		delete(aurocs, detector.LayerPart(h.t.layers, i))
+	}
+	without := h.t.Options.without(weigh(candidates, aurocs, len(h.folds)))
+	if len(h.t.layers) == 0 || h.found(but, with) < h.found(but, without)+leastGain {
+		return without
+	}
+	return with
+}
+
+// found returns the mean AUROC of the joined score on classes left out, over all folds but one.
+func (h *holdOut) found(but int, weights map[string]float64) (auroc float64) {
+	for i, f := range h.folds {
+		if i != but {
+			auroc += metrics.AUROC(f.joint(f.known, weights), f.joint(f.left, weights)) / float64(len(h.folds)-min(1, but+1))
+		}
+	}
+	return auroc
+}
+
 // aurocs returns the mean AUROC of each candidate over all folds but one.
 func (h *holdOut) aurocs(but int) map[string]float64 {
 	sum, n := map[string]float64{}, 0.
@@ -624,10 +724,10 @@ func (h *holdOut) aurocs(but int) map[string]float64 {
 // joint returns the joined scores of rows of the fold with these weights.
 func (f *fold) joint(of scored, weights map[string]float64) []float64 {
 	guard, sum := guardOf(f.validation.nearness), make([]float64, len(of.nearness))
-	for _, c := range withOutliers {
-		if w := weights[c.name]; w != 0 {
-			scale := head.ScaleOf(f.validation.parts[c.name])
-			for i, v := range of.parts[c.name] {
+	for _, name := range f.names {
+		if w := weights[name]; w != 0 {
+			scale := head.ScaleOf(f.validation.parts[name])
+			for i, v := range of.parts[name] {
 				sum[i] += w * scale.Of(v)
 			}
 		}

@@ -285,12 +285,12 @@ func TestFoldsLeaveNoPairsOut(t *testing.T) {
 
 // TestWeigh: the best candidates count most, and the density always.
 func TestWeigh(t *testing.T) {
-	w := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5}, 10)
+	w := weigh(candidates, map[string]float64{"gen": 0.9, "vim-s": 0.87, "vra-s": 0.8, detector.DensityPart: 0.5}, 10)
 	if len(w) != 3 || math.Abs(w["gen"]/w["vim-s"]-math.E) > 1e-9 || math.Abs(w["gen"]+w["vim-s"]-sumWeights) > 1e-9 || w[detector.DensityPart] != always {
 		t.Errorf("weights %v", w)
 	}
 	// With four folds half of the weight is that of fixed weights, with the same sum.
-	four := weigh(map[string]float64{"gen": 0.9, "vim-s": 0.87}, 4)
+	four := weigh(candidates, map[string]float64{"gen": 0.9, "vim-s": 0.87}, 4)
 	sum := 0.
 	for _, v := range four {
 		sum += v

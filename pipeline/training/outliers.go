@@ -35,14 +35,12 @@ const (
 // sum is sumWeights + always.
 var outlierWeights = []float64{0.5, 1, 2, 4}
 
-// withOutliers are all candidates with the part that outliers fit.
-var withOutliers = append(slices.Clone(candidates), candidate{name: detector.OutliersPart})
-
 // outliers are known out-of-distribution images.
 type outliers struct {
-	rows  features.Rows
-	part  []int // that each row is in, of parts
-	parts int
+	rows   features.Rows
+	layers [][]float32 // of each row
+	part   []int       // that each row is in, of parts
+	parts  int
 }
 
 // checkOutliers says where known outliers cannot be used.
@@ -129,26 +127,29 @@ func (t *Data) openOutliers(ctx context.Context) (err error) {
 	for i := range o.part {
 		o.part[i] %= o.parts
 	}
+	for _, row := range index {
+		o.layers = append(o.layers, slices.Clone(own.Layers(row)))
+	}
 	if o.rows, err = all.With(index).InMemory(); err == nil {
 		t.outliers = o
 	}
 	return err
 }
 
-// of returns the outliers of a part, or all others.
-func (o *outliers) of(part int, others bool) (x []float32) {
+// of returns the outliers of a part, or all others, and their layers.
+func (o *outliers) of(part int, others bool) (x, layers []float32) {
 	for i, p := range o.part {
 		if (p == part) != others {
-			x = append(x, o.rows.Row(i)...)
+			x, layers = append(x, o.rows.Row(i)...), append(layers, o.layers[i]...)
 		}
 	}
-	return x
+	return x, layers
 }
 
 // fit fits a linear head on training rows, which are in memory, and on the outliers
 // without those of a part; −1 leaves out none.
 func (o *outliers) fit(ctx context.Context, train features.Rows, classes, part int, lo head.LinearOptions) (posthoc.Scorer, error) {
-	others := o.of(part, true)
+	others, _ := o.of(part, true)
 	x := slices.Concat(train.X, others)
 	labels := slices.Concat(train.Labels, slices.Repeat([]int64{int64(classes)}, len(others)/train.D))
 	fitted, err := head.FitLinear(ctx, features.All(x, train.D, labels), features.Rows{}, classes+1, lo)
@@ -171,7 +172,7 @@ func (t *Data) fitOutliers(ctx context.Context, c float64) (posthoc.Scorer, erro
 
 // weights returns those of the parts by all folds but one, that of the outliers included.
 func (h *holdOut) weights(but int) map[string]float64 {
-	weights := h.t.Options.without(weigh(h.aurocs(but), len(h.folds)))
+	weights := h.layerWeights(but)
 	if h.t.outliers != nil && !slices.Contains(h.t.Options.WithoutParts, detector.OutliersPart) {
 		if w := h.outlierWeight(but, weights); w > 0 {
 			weights[detector.OutliersPart] = w

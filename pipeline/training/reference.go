@@ -2,6 +2,7 @@ package training
 
 import (
 	"context"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -15,13 +16,27 @@ func (t *Data) reference(ctx context.Context, raw *Data, d *detector.Detector) (
 	return d.NewReference(ctx, of, rows)
 }
 
+// probe is what the training set says of the features that a detector reads.
+func (t *Data) probe(d *detector.Detector) *features.Probe {
+	whole := t.Sets[0].Probe
+	if whole == nil || len(d.Source.Layers) > 0 || len(t.Sets[0].Layers) == 0 {
+		return whole
+	}
+	own := *whole
+	own.Features = nil
+	for row := range slices.Chunk(whole.Features, len(whole.Features)/whole.Images) {
+		own.Features = append(own.Features, row[:t.D]...)
+	}
+	return &own
+}
+
 // samples returns the features of some calibration images or, where none were set aside,
 // validation images, and which of the two they are.
 func (t *Data) samples(raw *Data, d *detector.Detector) (rows []float32, of string) {
 	if len(t.sample) > 0 && len(d.Folds) == 0 {
 		return t.sample, "calibration"
 	}
-	return raw.someValidation(detector.ReferenceImages), "validation"
+	return raw.someValidation(d, detector.ReferenceImages), "validation"
 }
 
 // everyRow returns at most n rows of d features, evenly spread over all.

@@ -28,6 +28,9 @@ func (t *Data) reuses() bool {
 	if old.Scoring == nil || old.Scoring.Name != detector.JoinedScore || old.Assessment == nil || len(old.Assessment.Curve) == 0 || len(old.CalibrationScores) == 0 {
 		return false
 	}
+	if len(old.Source.Layers) > 0 && !slices.Equal(old.Source.Layers, t.layers) {
+		return false
+	}
 	if t.outliers != nil || slices.Contains(old.PartNames(), detector.OutliersPart) {
 		return false // the other parts do not say whether it still helps
 	}
@@ -44,7 +47,7 @@ func (t *Data) reuses() bool {
 func (t *Data) keptWeights(ctx context.Context) (map[string]float64, error) {
 	old := t.Options.Keep
 	x := t.keptValidation(scaleRows)
-	said, b := old.Own(x), old.Scoring.Batch(x)
+	said, b := old.Own(x), old.BatchFor(old.Scoring, x)
 	weights := map[string]float64{}
 	for _, p := range old.Scoring.Parts {
 		scores, err := p.Scores(ctx, b, said)
@@ -63,9 +66,9 @@ func (t *Data) keptWeights(ctx context.Context) (map[string]float64, error) {
 // keptValidation returns at most so many of the rows that Options.Keep was validated on.
 func (t *Data) keptValidation(most int) []float32 {
 	if t.Held != nil {
-		return t.someValidation(most)
+		return t.someValidation(t.Options.Keep, most)
 	}
-	return t.Gather(features.Every(t.Options.Keep.Splits["validation"], most))
+	return rowsFor(t.Options.Keep, t.Table, features.Every(t.Options.Keep.Splits["validation"], most))
 }
 
 // mostAgain is how many known classes are held out again.
@@ -106,7 +109,7 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 			again = append(again, class)
 			continue
 		}
-		verdicts, err := old.VerdictsContext(ctx, t.Gather(features.Spread(added, foldRows)))
+		verdicts, err := old.VerdictsContext(ctx, rowsFor(old, t.Table, features.Spread(added, foldRows)))
 		if err != nil {
 			return nil, err
 		}

@@ -111,7 +111,7 @@ func TestEnsembleScale(t *testing.T) {
 			for i, v := range alone.Verdicts(rows) {
 				scores[i] = v.Score
 			}
-		} else if err := p.Score.Score(context.Background(), scores, d.Scoring.Batch(rows)); err != nil {
+		} else if err := p.Score.Score(context.Background(), scores, d.BatchFor(d.Scoring, rows).Batch); err != nil {
 			t.Fatal(err)
 		}
 		for i, v := range scores {

@@ -105,7 +105,7 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		return nil, nil, err
 	}
 	rows, _ := data.samples(raw, d)
-	d.Probe = d.NewProbe(data.Sets[0].Probe, everyRow(rows, data.D, detector.ProbeRows))
+	d.Probe = d.NewProbe(data.probe(d), everyRow(rows, d.Dim(), detector.ProbeRows))
 
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
 	if text := data.saidOfOutliers(d.Assessment); text != "" {
@@ -193,12 +193,15 @@ func (t *Data) fit(ctx context.Context, kept *checkpoint) (raw *Data, trained *t
 	for _, h := range trained.heads {
 		h.Conditioning = condition
 	}
-	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: t.Options.TargetTPR, Source: sourceOf(t.Sets[0])}
+	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: t.Options.TargetTPR, Source: sourceOf(t.Sets[0]).With(t.layers)}
 	trained.detector = d
 	if trained.joined, err = before.fitScoring(ctx, d); err != nil {
 		return nil, nil, err
 	}
-	d.Scoring = trained.joined.Scoring
+	fixed := t.isFold || t.Options.Keep != nil && len(t.Options.Keep.Source.Layers) > 0 // as the others read rows
+	if d.Scoring = trained.joined.Scoring; !fixed && !d.Scoring.ReadsLayers() {
+		d.Source = d.Source.With(nil)
+	}
 	return &before, trained, nil
 }
 
@@ -283,7 +286,7 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 // calibrate returns the detector's scores of the calibration rows, ascending.
 // Features of their own need no labels.
 func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
-	from, rows := t.Rows, t.split.Calibration
+	from, rows := t.Table, t.split.Calibration
 	if dir := t.Options.Calibration.Features; dir != "" {
 		own, err := features.OpenTable(ctx, t.space, dir)
 		if err != nil {
@@ -301,13 +304,9 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		if rows, err = t.calibrationRows(ctx, own); err != nil {
 			return nil, err
 		}
-		from = own.Rows
+		from = own
 	}
-	sample := features.Every(rows, detector.ReferenceImages)
-	t.sample = make([]float32, 0, len(sample)*t.D)
-	for _, r := range sample {
-		t.sample = append(t.sample, from.Row(r)...)
-	}
+	t.sample = slices.Clone(rowsFor(d, from, features.Every(rows, detector.ReferenceImages)))
 	verdicts, err := judged(ctx, d, from, rows)
 	if err != nil {
 		return nil, err
@@ -322,18 +321,13 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 }
 
 // judged returns a detector's verdicts on rows.
-func judged(ctx context.Context, d *detector.Detector, from features.Rows, rows []int) ([]detector.Verdict, error) {
+func judged(ctx context.Context, d *detector.Detector, from *features.Table, rows []int) ([]detector.Verdict, error) {
 	var verdicts []detector.Verdict
-	var block []float32
 	for part := range slices.Chunk(rows, judgedRows) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		block = block[:0]
-		for _, r := range part {
-			block = append(block, from.Row(r)...)
-		}
-		verdicts = append(verdicts, d.Verdicts(block)...)
+		verdicts = append(verdicts, d.Verdicts(rowsFor(d, from, part))...)
 	}
 	return verdicts, nil
 }
@@ -379,7 +373,7 @@ func summarise(t *trainedHeads) *Result {
 // sourceOf takes over what a feature set says of how it was made.
 func sourceOf(set *features.Set) detector.Source {
 	return detector.Source{
-		Fingerprint: set.Fingerprint, Model: set.Model, SHA256: set.ModelSHA256,
+		Fingerprint: set.Space(), Model: set.Model, SHA256: set.ModelSHA256,
 		Output: set.Output, Pool: set.Pool, Preprocess: set.Preprocess,
 	}
 }

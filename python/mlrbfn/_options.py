@@ -36,6 +36,10 @@ class ExtractOptions(TypedDict, total=False):
     pool : Literal["cls", "mean"], default None
         one vector of last_hidden_state (default: cls, or mean without class token)
 
+    layers : str, default "none"
+        also values within the model, for the default score: auto|NODE,…|none; auto finds the
+        ends of a few blocks
+
     size : int | str, default None
         resize to N|WxH (default: all images must have the same size)
 
@@ -100,6 +104,7 @@ class ExtractOptions(TypedDict, total=False):
     shard: str | None
     output: str | None
     pool: Literal["cls", "mean"] | None
+    layers: str | None
     size: int | str | None
     channels: Literal["grey", "rgb"] | None
     mean: float | Sequence[float] | None
@@ -771,6 +776,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "shard": None,
         "output": None,
         "pool": None,
+        "layers": "none",
         "size": None,
         "channels": None,
         "mean": 0,

@@ -3,7 +3,7 @@
 // methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
-//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers|layers [flags]
 package main
 
 import (
@@ -66,7 +66,7 @@ var (
 
 func joined(method string) bool { return method == detector.JoinedScore }
 
-const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves, oneclass, assessment, together, confidence or outliers"
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves, oneclass, assessment, together, confidence, outliers or layers"
 
 // experiment is a run of the program.
 type experiment struct {
@@ -90,7 +90,7 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers|layers [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
@@ -112,6 +112,7 @@ confidence compares maps that make a probability of the confidence, on the sets 
 --only cifar10,cifar100,imagenette,super chooses some.
 outliers trains with known outliers and without, on the sets of assessment, tin, texture and
 scenes.
+layers trains on sets that have layers of the model (extract --layers), with and without them.
 Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
@@ -154,7 +155,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 		if !f.Changed("methods") {
 			*methods = "all"
 		}
-	} else if keys[0] == assessment || keys[0] == together || keys[0] == confidences || keys[0] == knownOutliers {
+	} else if keys[0] == assessment || keys[0] == together || keys[0] == confidences || keys[0] == knownOutliers || keys[0] == layersKey {
 		*subset = true
 	} else if paper, _ := grids(); paper[keys[0]].title == "" {
 		return command.Usagef("data set %s: it is "+dataSets, keys[0])
@@ -196,6 +197,9 @@ Results of an earlier run with the same options are reused.`, stdout)
 	}
 	if keys[0] == knownOutliers {
 		return e.runOutliers(ctx, stdout, *models, *seeds, *epochs, *only)
+	}
+	if keys[0] == layersKey {
+		return e.runLayers(ctx, stdout, *models, *seeds, *epochs, *only)
 	}
 	if keys[0] == assessment {
 		return e.runAssessment(ctx, stdout, *models, *seeds, *epochs, *only)

@@ -158,7 +158,7 @@ func info(_ *call, o *opened, _ handleArguments, _ []Buffer) (any, error) {
 	return map[string]any{
 		"classes": o.Classes, "features": o.Dim(), "threshold": threshold, "target_tpr": o.TargetTPR, "scores": o.ScoreName(), "seeds": o.Seeds,
 		"assessment": o.Assessment, "false_alarms": o.FalseAlarms(), "rows": o.Training.Rows, "model": path(o.Source.Model), "tool": o.Training.Tool,
-		"fingerprint": o.Source.Fingerprint, "class_type": o.Training.ClassType,
+		"fingerprint": o.Source.Space(), "class_type": o.Training.ClassType,
 		"by_class": o.ByClass != nil, "folds": len(o.Folds),
 	}, nil
 }
@@ -171,12 +171,15 @@ type rowsArguments struct {
 
 // rowsOf returns the rows of features that a call is about.
 func rowsOf(o *opened, a rowsArguments, buffers []Buffer) ([]float32, error) {
-	if !features.Comparable(a.Fingerprint, o.Source.Fingerprint) {
+	if !features.Comparable(a.Fingerprint, o.Source.Space()) {
 		return nil, fmt.Errorf("the features and those of the detector cannot be used together: one was %w than the other", features.ErrFingerprint)
 	}
 	x, err := view[float32](buffers, 0)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(o.Source.Layers); n > 0 && len(x)%o.Dim() != 0 {
+		return nil, command.Usagef("the detector reads %d values of an image, with those of %d layers of the model, and not the embedding alone: give it images", o.Dim(), n)
 	}
 	if len(x)%o.Dim() != 0 {
 		return nil, command.Usagef("%d values are no rows of the %d features that the detector reads", len(x), o.Dim())

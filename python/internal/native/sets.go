@@ -101,7 +101,7 @@ func openFeatures(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err er
 	_, logits := set.Logits()
 	return map[string]any{
 		"n": set.N, "d": set.D, "logits": logits, "classes": append([]string{}, set.Classes...), "root": path(set.Root), "model": path(set.Model),
-		"fingerprint": set.Fingerprint, "tool": set.Tool,
+		"fingerprint": set.Space(), "tool": set.Tool,
 	}, nil
 }
 

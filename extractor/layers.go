@@ -1,0 +1,264 @@
+package extractor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	ort "github.com/yalue/onnxruntime_go"
+
+	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
+	"github.com/mlrbfn/mlrbfn/internal/options"
+)
+
+// This file takes more from a run than the embedding: what blocks of the network hand on.
+// The session is of the graph in the file with more outputs.
+
+// AutoLayers in [ModelOptions.Layers] takes the ends of a few of the network's blocks.
+const AutoLayers = "auto"
+
+// NoLayers stands for none.
+const NoLayers = "none"
+
+// mostLayers is how many layers [AutoLayers] takes.
+const mostLayers = 4
+
+// layer is a value of the graph that features are pooled from.
+type layer struct {
+	name string
+	pool layerPooling
+}
+
+// layerPooling makes a row of the means over positions, after those of the class token
+// where there is one.
+type layerPooling struct {
+	pooling
+	first bool // the class token comes first
+}
+
+// Layers says which values of the graph follow the embedding in the features; nil for none.
+func (m *Model) Layers() (all []features.Layer) {
+	for _, l := range m.layers {
+		all = append(all, features.Layer{Name: l.name, D: l.pool.dim, Pool: l.pool.name})
+	}
+	return all
+}
+
+// chooseLayers finds the layers that names stand for.
+func (m *Model) chooseLayers(ctx context.Context, names []string) (err error) {
+	if len(names) == 0 || slices.Equal(names, []string{NoLayers}) {
+		return nil
+	}
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unmap()) }()
+	if slices.Equal(names, []string{AutoLayers}) {
+		names, err = m.findLayers(ctx, blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name)))
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		value, all := onnx.FindValue(data, name)
+		if value == "" {
+			return options.Errorf("Layers", "the graph computes no %q; near names: %s; %s finds some by itself", name, strings.Join(nearest(name, all), ", "), AutoLayers)
+		}
+		if slices.ContainsFunc(m.layers, func(l layer) bool { return l.name == value }) {
+			return options.Errorf("Layers", "%q is named twice", name)
+		}
+		m.addLayer(value)
+	}
+	return nil
+}
+
+func (m *Model) addLayer(value string) {
+	m.outputs = append(m.outputs, tensor{TensorInfo: TensorInfo{Name: onnx.LayerOutput(len(m.layers)), Type: "float32"}})
+	m.layers = append(m.layers, layer{name: value})
+}
+
+// activations are the operators after a block's end whose value stands for it: onnxruntime
+// computes them together with the sum.
+var activations = []string{"Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Selu", "HardSwish", "Gelu"}
+
+// blockEnds returns the values that blocks of a network hand on: where branches join by a
+// sum or a list, what one convolution gives another without an activation (as linear
+// bottlenecks do), and what convolutions read where nothing joins.
+func blockEnds(waists []onnx.Waist) (ends []string) {
+	joins := func(w onnx.Waist) bool { return w.Joins && slices.Contains([]string{"Add", "Sum", "Concat"}, w.Op) }
+	plain := !slices.ContainsFunc(waists, joins)
+	for i, w := range waists[:max(0, len(waists)-1)] {
+		next := waists[i+1]
+		switch {
+		case plain && next.Op == "Conv" && i > 0, w.Op == "Conv" && next.Op == "Conv":
+			ends = append(ends, w.Name)
+		case joins(w) && slices.Contains(activations, next.Op):
+			ends = append(ends, next.Name)
+		case joins(w):
+			ends = append(ends, w.Name)
+		}
+	}
+	return ends
+}
+
+// findLayers returns a few of the values that can be pooled, from a third of the network's
+// depth to its end.
+func (m *Model) findLayers(ctx context.Context, ends []string) (names []string, err error) {
+	probe := *m
+	probe.outputs, probe.layers, probe.logitsAt, probe.kept = nil, nil, 0, new(keptRunners)
+	for _, name := range ends {
+		probe.addLayer(name)
+	}
+	if len(ends) == 0 {
+		return nil, options.Errorf("Layers", "the graph has no blocks that can be told; name values of it")
+	}
+	if err := probe.newSession(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, probe.session.Destroy()) }()
+	n := m.rows(1)
+	shapes, err := probe.runFree(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	var usable []string
+	for i, shape := range shapes {
+		if len(shape) >= 2 && shape[0] == int64(n) {
+			if _, err := newLayerPooling(shape[1:], m.Spec.Height, m.Spec.Width); err == nil {
+				usable = append(usable, ends[i])
+			}
+		}
+	}
+	for i := range mostLayers {
+		from := len(usable) / 3
+		at := from + (i+1)*(len(usable)-from)/mostLayers - 1
+		if at >= 0 && at < len(usable) && !slices.Contains(names, usable[at]) {
+			names = append(names, usable[at])
+		}
+	}
+	if len(names) == 0 {
+		return nil, options.Errorf("Layers", "no block of the graph gives one tensor for each image; name values of it")
+	}
+	return names, nil
+}
+
+// poolLayers plans the pooling of the layers, whose shapes are known.
+func (m *Model) poolLayers() (err error) {
+	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
+		l := &m.layers[i]
+		if l.pool, err = newLayerPooling(out.row, m.Spec.Height, m.Spec.Width); err != nil {
+			return options.Errorf("Layers", "%s: %w", l.name, err)
+		}
+	}
+	return nil
+}
+
+// newLayerPooling plans how a layer becomes one row: of tokens [T, D] with a class token
+// that and the mean of the patches, of other tokens and of maps the mean over the places; a
+// vector stays as it is. The channels of a map are the dimension that differs from the two
+// others.
+func newLayerPooling(row []int64, height, width int) (p layerPooling, err error) {
+	switch len(row) {
+	case 1:
+		p.pooling = pooling{"", int(row[0]), 0, 1, 0, 1}
+	case 2:
+		p.pooling = pooling{"mean", int(row[1]), 0, int(row[0]), int(row[1]), 1}
+		if leading, known := leadingTokens(int(row[0]), height, width); known && leading > 0 {
+			p.pooling, p.first = pooling{"cls+mean", 2 * p.dim, leading, p.positions - leading, p.dim, 1}, true
+		}
+	case 3:
+		area := int(row[1] * row[2])
+		p.pooling = pooling{"mean", int(row[0]), 0, area, 1, area}
+		if row[0] == row[1] && row[1] != row[2] {
+			p.pooling = pooling{"mean", int(row[2]), 0, int(row[0] * row[1]), int(row[2]), 1}
+		}
+	default:
+		err = fmt.Errorf("it has %d dimensions; 2, 3 or 4 can be pooled", len(row)+1)
+	}
+	return p, err
+}
+
+// apply writes the values of one image into dst, which holds p.dim of them.
+func (p layerPooling) apply(dst, out []float32) {
+	if p.first {
+		dst = dst[copy(dst[:p.dim/2], out):]
+	}
+	p.pooling.apply(dst, out)
+}
+
+// load makes the session of the graph in the model's file, with the layers as outputs.
+func (m *Model) load(inputs, outputs []string, options *ort.SessionOptions) (_ *ort.DynamicAdvancedSession, err error) {
+	if len(m.layers) == 0 {
+		return ort.NewDynamicAdvancedSession(m.File, inputs, outputs, options)
+	}
+	folder, err := filepath.Abs(filepath.Dir(m.File))
+	if err != nil {
+		return nil, err
+	}
+	if err := options.AddSessionConfigEntry("session.model_external_initializers_file_folder_path", folder); err != nil {
+		return nil, err
+	}
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unmap()) }()
+	return ort.NewDynamicAdvancedSessionWithONNXData(onnx.WithOutputs(data, m.layerNames()...), inputs, outputs, options)
+}
+
+// nearest returns a few of the names, those first that share the longest part with name.
+func nearest(name string, names []string) []string {
+	shared := func(other string) (longest int) {
+		for i := range name {
+			for n := longest + 1; i+n <= len(name) && strings.Contains(other, name[i:i+n]); n++ {
+				longest = n
+			}
+		}
+		return longest
+	}
+	near := slices.Clone(names)
+	slices.SortStableFunc(near, func(a, b string) int { return shared(b) - shared(a) })
+	return near[:min(5, len(near))]
+}
+
+// ProveLayers opens the model without layers and compares: with some values as outputs,
+// onnxruntime could compute in another way. The error names the option.
+func (m *Model) ProveLayers(ctx context.Context) (err error) {
+	if len(m.layers) == 0 {
+		return nil
+	}
+	opts := m.options
+	opts.Layers, opts.Kept = nil, nil
+	plain, err := OpenModelContext(ctx, m.File, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plain.Close()) }()
+	with, err := m.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	without, err := plain.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	d := plain.Dim()
+	for i := range with.Images {
+		if !slices.Equal(with.Features[i*m.Dim():i*m.Dim()+d], without.Features[i*d:(i+1)*d]) {
+			return options.Errorf("Layers", "with %s as outputs, onnxruntime computes another embedding of model %s, as it can of 8-bit and float16 graphs: name others, or none", strings.Join(m.layerNames(), ", "), m.File)
+		}
+	}
+	return nil
+}
+
+func (m *Model) layerNames() (names []string) {
+	for _, l := range m.layers {
+		names = append(names, l.name)
+	}
+	return names
+}
