@@ -192,8 +192,12 @@ func Decode(ctx context.Context, data []byte, opts Options) (*image.NRGBA, error
 	if len(d.components) == 2 {
 		return nil, errors.New("2 components are not supported, only 1, 3 and 4")
 	}
+	d.wanted = opts.Wanted
+	if err := d.prepare(); err != nil {
+		return nil, err
+	}
 	img := canvas(opts.Reuse, d.width, d.height)
-	d.pix, d.wanted = img.Pix, opts.Wanted
+	d.pix = img.Pix
 	if err := d.decode(ctx); err != nil {
 		return nil, err
 	}
@@ -216,6 +220,9 @@ func Samples(ctx context.Context, data []byte, ycc bool, limit int) (samples []b
 	}
 	n := len(d.components)
 	d.raw, d.asYCC = true, ycc && n == 3
+	if err := d.prepare(); err != nil {
+		return nil, Config{}, err
+	}
 	d.pix = make([]byte, d.width*d.height*n)
 	if err := d.decode(ctx); err != nil {
 		return nil, Config{}, err
@@ -223,16 +230,16 @@ func Samples(ctx context.Context, data []byte, ycc bool, limit int) (samples []b
 	return d.pix, Config{Width: d.width, Height: d.height, Components: n}, nil
 }
 
-// decode reads the image data after the header.
-func (d *decoder) decode(ctx context.Context) error {
-	if err := d.setUp(); err != nil {
+// prepare does what comes before the pixels take memory.
+func (d *decoder) prepare() error {
+	if err := d.setUp(); err != nil || !d.several {
 		return err
 	}
-	if d.several {
-		if err := d.checkScans(); err != nil {
-			return err
-		}
-	}
+	return d.checkScans()
+}
+
+// decode reads the image data after the header.
+func (d *decoder) decode(ctx context.Context) error {
 	switch {
 	case d.predicted:
 		return d.lossless(ctx)
