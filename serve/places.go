@@ -23,9 +23,9 @@ type places struct {
 
 	mu      sync.Mutex
 	in      int
-	inOf    map[string]int // the same by client
-	bytes   int64          // of their files
-	mean    float64        // seconds that an image is judged, a moving mean
+	of      map[string]share // by client
+	bytes   int64            // of their files
+	mean    float64          // seconds that an image is judged, a moving mean
 	running int
 	slow    int              // of those, that take long
 	decoded int64            // memory that those take
@@ -60,41 +60,50 @@ const (
 )
 
 func newPlaces(running, waiting, perClient int, memory int64) *places {
-	return &places{most: running + waiting, perClient: max(0, perClient), slots: running, memory: memory, inOf: map[string]int{}, work: map[string]*work{}}
+	return &places{most: running + waiting, perClient: max(0, perClient), slots: running, memory: memory, of: map[string]share{}, work: map[string]*work{}}
 }
 
-// maxBytes bounds the bytes of the files of all images that are let in or read.
+// maxBytes bounds the bytes of the files of all images that are let in or read, beside half of
+// the memory for decoding; one client may have half of them.
 const maxBytes = 1 << 30
+
+// share is what one client has of what is let in.
+type share struct {
+	images int
+	bytes  int64
+}
 
 // enter lets n images of a client in, and bytes of their files, or nothing.
 func (p *places) enter(client string, n int, bytes int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	has, most := p.of[client], min(maxBytes, p.memory/2)
 	switch {
-	case n > 0 && p.in+n > p.most, p.bytes+bytes > maxBytes:
+	case n > 0 && p.in+n > p.most, p.bytes+bytes > most:
 		return errBusy
-	case n > 0 && p.perClient > 0 && p.inOf[client] > 0 && p.inOf[client]+n > p.perClient:
+	case p.perClient > 0 && (n > 0 && has.images > 0 && has.images+n > p.perClient || bytes > 0 && has.bytes+bytes > most/2):
 		return errBusyClient
 	}
-	p.in += n
-	p.bytes += bytes
-	p.count(client, n)
+	p.count(client, n, bytes)
 	return nil
-}
-
-func (p *places) count(client string, n int) {
-	if p.inOf[client] += n; p.inOf[client] == 0 {
-		delete(p.inOf, client)
-	}
 }
 
 // leave gives back what enter let in.
 func (p *places) leave(client string, n int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.in -= n
-	p.bytes -= bytes
-	p.count(client, -n)
+	p.count(client, -n, -bytes)
+}
+
+func (p *places) count(client string, n int, bytes int64) {
+	p.in += n
+	p.bytes += bytes
+	has := p.of[client]
+	if has = (share{has.images + n, has.bytes + bytes}); has == (share{}) {
+		delete(p.of, client)
+		return
+	}
+	p.of[client] = has
 }
 
 // run waits until work that takes little memory may be done. Its end is called when it is.

@@ -916,3 +916,22 @@ func TestPage(t *testing.T) {
 		t.Error("names could become markup")
 	}
 }
+
+// TestBytesOfClients: the bytes that are read are bounded by the memory, and one client
+// cannot have all of them.
+func TestBytesOfClients(t *testing.T) {
+	p := newPlaces(1, 9, 5, 400)
+	for _, tt := range []struct {
+		client string
+		bytes  int64
+		want   error
+	}{{"a", 60, nil}, {"a", 50, errBusyClient}, {"a", 40, nil}, {"b", 90, nil}, {"c", 20, errBusy}, {"c", 10, nil}} {
+		if err := p.enter(tt.client, 0, tt.bytes); err != tt.want {
+			t.Errorf("%s, %d bytes: %v, want %v", tt.client, tt.bytes, err, tt.want)
+		}
+	}
+	p.leave("a", 0, 100)
+	if p.bytes != 100 || len(p.of) != 2 {
+		t.Errorf("%d bytes of %d clients", p.bytes, len(p.of))
+	}
+}

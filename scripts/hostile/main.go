@@ -30,6 +30,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -40,7 +41,7 @@ func main() {
 	detector := flag.String("detector", "", "a detector")
 	inFlight := flag.Int("in-flight", 30, "hostile images at once")
 	each := flag.Duration("time", 15*time.Second, "for each kind")
-	limit := flag.Int64("memory", 2<<30, "bytes of address space; 0 is no limit")
+	limit := flag.Int64("memory", 4<<30, "bytes of address space; 0 is no limit")
 	same := flag.Bool("same", false, "the innocent client has the address of the hostile one")
 	flag.Parse()
 	if err := run(*program, *detector, *inFlight, *each, *limit, *same); err != nil {
@@ -101,6 +102,7 @@ func run(program, detector string, inFlight int, each time.Duration, limit int64
 		ctx, cancel := context.WithTimeout(context.Background(), each)
 		var mu sync.Mutex
 		statuses := map[int]int{}
+		var next atomic.Int64
 		var all sync.WaitGroup
 		for range inFlight {
 			if hostile.data == nil {
@@ -108,7 +110,7 @@ func run(program, detector string, inFlight int, each time.Duration, limit int64
 			}
 			all.Go(func() {
 				for ctx.Err() == nil {
-					status, err := post(attacker, url, hostile.data)
+					status, err := post(attacker, url, strconv.AppendInt(bytes.Clone(hostile.data), next.Add(1), 10)) // as equal ones are decoded once
 					if err != nil {
 						status = -1
 					}
@@ -127,7 +129,8 @@ func run(program, detector string, inFlight int, each time.Duration, limit int64
 			// A byte beyond the image makes it another one, which is not answered with its like.
 			status, err := post(innocent, url, strconv.AppendInt(bytes.Clone(small.Bytes()), int64(len(took)), 10))
 			if err != nil || status != http.StatusOK {
-				fmt.Printf("an innocent image: status %d, %v\n", status, err)
+				cancel()
+				return errors.Join(err, fmt.Errorf("an innocent image: status %d", status))
 			}
 			took = append(took, time.Since(start))
 			time.Sleep(20 * time.Millisecond)
