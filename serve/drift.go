@@ -523,6 +523,10 @@ type flaggedOf struct {
 	RaisedAt  uint64  `json:"raised_at,omitempty"`
 }
 
+// Share is that of the flagged images, and Most the one that is promised, for people.
+func (f *flaggedOf) Share() string { return percent(int(f.Flagged), int(f.Images)) }
+func (f *flaggedOf) Most() string  { return fmt.Sprintf("%.3g%%", 100*f.Promised) }
+
 // alarmOf is an alarm that is raised.
 type alarmOf struct {
 	Kind  string     `json:"kind"` // drift, or flagged

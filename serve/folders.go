@@ -195,6 +195,18 @@ func (s *folders) repaired(ctx context.Context, source, path, id string) error {
 	return nil
 }
 
+// count is how many files of watched folders cannot be judged.
+func (s *folders) count(ctx context.Context) (int, error) {
+	if len(s.watched) > 0 {
+		if _, err := s.known(ctx, nil); err != nil {
+			return 0, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.broken), nil
+}
+
 // maxBroken is how many broken files are listed at most.
 const maxBroken = 1000
 

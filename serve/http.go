@@ -74,6 +74,7 @@ func (s *Server) routes() []route {
 	}
 	page := &pageRequests{
 		store: s.opts.Store, memory: s.memory, watch: s.drift, detectors: s.detectors, alpha: s.opts.Alpha, token: s.tokens != nil, log: s.log,
+		version: s.opts.Version, queue: s.memory.queue, broken: s.folders.count, hook: s.webhook,
 	}
 	return append(page.routes(), []route{
 		{pattern: "POST /v1/detect", role: access.Judge, body: true, answer: judge.detect},

@@ -18,13 +18,15 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
+	"github.com/mlrbfn/mlrbfn/serve/internal/webhook"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
 //go:embed web
 var web embed.FS
 
-var pageTemplate = template.Must(report.Parts().ParseFS(web, "web/page.html"))
+var pageTemplate = template.Must(report.Parts().Funcs(template.FuncMap{"plural": plural}).ParseFS(web, "web/page.html"))
 
 // pageRequests are those of the page.
 type pageRequests struct {
@@ -34,6 +36,10 @@ type pageRequests struct {
 	detectors detectors
 	alpha     float64 // of tests for drift
 	token     bool    // one is needed
+	version   string  // of the program
+	queue     *store.Queue
+	broken    func(context.Context) (int, error) // files of watched folders
+	hook      *webhook.Webhook                   // or nil
 	log       *slog.Logger
 }
 
@@ -98,6 +104,41 @@ type came struct {
 	Percent  float64  // chance of an alarm without cause
 	Flagged  []record
 	Token    bool // one is needed
+
+	Version             string
+	Detectors           []*pool.Loaded
+	Storing, NotStoring string
+	Together            int  // images of sources that are not watched by themselves
+	Raised              bool // an alarm is
+	Broken              int
+	Webhook             *webhookState
+}
+
+// webhookState is how the webhook does.
+type webhookState struct{ Behind, Refused int }
+
+// now gathers how the service does.
+func (p *pageRequests) now(ctx context.Context, c *came) {
+	c.Version, c.Together = p.version, p.watch.together()
+	c.Storing = "Verdicts are stored."
+	switch {
+	case p.queue == nil:
+		c.NotStoring = "as the service was started without a store."
+	default:
+		if down := p.queue.Stats().Down; down != nil {
+			c.NotStoring = "as the disk is full or the database cannot be reached; the log says more. Answers go on, and nothing of what is stored is lost."
+		}
+	}
+	c.Raised = slices.ContainsFunc(c.Drift, func(s sourceDrift) bool { return len(s.Alarms) > 0 })
+	if n, err := p.broken(ctx); err == nil {
+		c.Broken = n
+	}
+	if p.hook != nil {
+		c.Webhook = &webhookState{Behind: int(p.hook.Behind())}
+		if all, err := p.hook.Refused(ctx); err == nil {
+			c.Webhook.Refused = len(all)
+		}
+	}
 }
 
 // sum sums the verdicts of a class, or of a step of time.
@@ -117,6 +158,14 @@ type bars struct {
 	Text string // says it in words
 	Bars []bar
 	Line float64 // height of a line across; negative for none
+
+	Top, From, To  string // what the ends of the axes are
+	Legend, LineIs string // what the bars are, and the line
+}
+
+// Banded tells whether there are intervals.
+func (b bars) Banded() bool {
+	return slices.ContainsFunc(b.Bars, func(one bar) bool { return one.Low != 0 })
 }
 
 type bar struct {
@@ -128,9 +177,11 @@ type bar struct {
 // show answers GET /. Without a token it shows all that can be seen without JavaScript.
 func (p *pageRequests) show(ctx context.Context, r *http.Request) (any, error) {
 	var data struct {
-		Came  *came
-		Token bool // it is needed
+		Came   *came
+		Token  bool   // it is needed
+		Source string // of the flagged images; "" is all
 	}
+	data.Source = r.URL.Query().Get("source")
 	if data.Token = p.token; !data.Token {
 		data.Came = p.came(ctx, r)
 	}
@@ -139,7 +190,7 @@ func (p *pageRequests) show(ctx context.Context, r *http.Request) (any, error) {
 
 // showCame answers GET /page: the part of the page that changes by itself.
 func (p *pageRequests) showCame(ctx context.Context, r *http.Request) (any, error) {
-	return rendered("came", p.came(ctx, r))
+	return rendered("parts", p.came(ctx, r))
 }
 
 func rendered(name string, data any) (any, error) {
@@ -157,11 +208,13 @@ func (p *pageRequests) came(ctx context.Context, r *http.Request) *came {
 	for _, name := range p.detectors.Names() {
 		d := p.detectors.Use(name)
 		hashes = append(hashes, d.SHA256)
+		c.Detectors = append(c.Detectors, d.Loaded) // of which only what never changes is shown
 		if d.FlagsNothing() {
 			c.Blind = append(c.Blind, name)
 		}
 		d.Release()
 	}
+	p.now(ctx, c)
 	c.evidence(p.watch.during(from.Truncate(c.Span.Step), now, hashes...), from, now)
 	if p.store == nil {
 		c.Note = "This service remembers nothing: it was started without a store. Flagged images are shown as they come."
@@ -172,7 +225,7 @@ func (p *pageRequests) came(ctx context.Context, r *http.Request) *came {
 		c.count(counts, from, now, p.detectors)
 		yes := true
 		var list []store.Record
-		if list, err = p.store.List(ctx, store.Query{OOD: &yes, Limit: mostFlagged}); err == nil {
+		if list, err = p.store.List(ctx, store.Query{OOD: &yes, Source: r.URL.Query().Get("source"), Limit: mostFlagged}); err == nil {
 			for _, v := range list {
 				c.Flagged = append(c.Flagged, p.memory.record(v))
 			}
@@ -243,6 +296,7 @@ func (c *came) pValues(bins []int, known int) {
 	even := float64(known) / float64(len(bins))
 	highest := max(float64(slices.Max(bins)), 2*even)
 	all := bars{Name: "P-values from 0 to 1. If all images were in-distribution, the bars would be about as high as the line.", Line: 100 - 100*even/highest}
+	all.Top, all.From, all.To, all.Legend, all.LineIs = fmt.Sprintf("%.3g", highest), "p = 0", "p = 1", "images", "if all were alike"
 	all.Text = fmt.Sprintf("Histogram of %s: %s lie in the lowest of %d bars, %.3g if they were even", plural(known, "p-value"), percent(bins[0], known), len(bins), even)
 	for i, n := range bins {
 		height := 100 * float64(n) / highest
@@ -328,6 +382,8 @@ func (c *came) evidence(sources []sourceHistory, from, now time.Time) {
 			byStep[at] = max(byStep[at], p.Evidence)
 		}
 		all := bars{Name: one.Source, Line: 100 - 100/top, Text: fmt.Sprintf("evidence of drift of %s over the %s, at most %.0f%%", one.Source, c.Span.Label, 100*highest(one))}
+		all.Top, all.Legend, all.LineIs = fmt.Sprintf("%.0f%%", 100*top), "evidence", "alarm"
+		all.From, all.To = c.ends(from, now)
 		steps := slices.Collect(c.steps(from, now))
 		for i, at := range steps {
 			evidence, known := byStep[at]
@@ -352,6 +408,15 @@ func (c *came) steps(from, now time.Time) iter.Seq[time.Time] {
 	}
 }
 
+// ends are the times at the ends of a chart.
+func (c *came) ends(from, now time.Time) (first, last string) {
+	layout := "01-02 15:04"
+	if c.Span.Step >= 24*time.Hour {
+		layout = "2006-01-02"
+	}
+	return from.UTC().Format(layout), now.UTC().Format(layout) + " UTC"
+}
+
 // course draws one figure of each step. highest is the least height of the chart.
 func (c *came) course(points []point, highest float64, name string, of func(point) (float64, *[2]float64)) bars {
 	for _, p := range points {
@@ -363,7 +428,10 @@ func (c *came) course(points []point, highest float64, name string, of func(poin
 			}
 		}
 	}
-	all := bars{Line: -1, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
+	all := bars{Line: -1, Top: fmt.Sprintf("%.2g", highest), Legend: name, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
+	if len(points) > 0 {
+		all.From, all.To = c.ends(points[0].at, time.Now())
+	}
 	for i, p := range points {
 		if p.of == nil {
 			all.add(i, len(points), p.at, 0, "no images")

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
@@ -10,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -138,5 +141,79 @@ func TestPromiseIsWatched(t *testing.T) {
 	}
 	if _, err := db.Verify(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNow: the first screen says what an operator must see: whether verdicts are stored, what
+// is not watched, alarms with since when, how much and what to do, and broken files; and with
+// tokens it says nothing before one is given.
+func TestNow(t *testing.T) {
+	w, db := remembering(t, func(o *Options) { o.MaxFalseAlarms = 0.05 })
+	page := func() string {
+		t.Helper()
+		w.drift.update(t.Context(), false)
+		status, _, text := ask(t, "GET", w.url+"/", nil, nil)
+		now, _, _ := strings.Cut(text, `id="newest"`)
+		if status != 200 || !strings.Contains(now, `id="now-h"`) {
+			t.Fatalf("%d %s", status, text)
+		}
+		return now
+	}
+	for _, want := range []string{"mlrbfn test", "detector main", "Verdicts are stored.", "No alarm is raised."} {
+		if now := page(); !strings.Contains(now, want) {
+			t.Errorf("no %q in %s", want, now)
+		}
+	}
+	for i := range maxSources {
+		w.came(fmt.Sprint("x", i), 1, never)
+	}
+	w.came("gate <1>", 200, func(i int) bool { return i%4 == 0 })
+	page() // which stores the alarm
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1)))
+	w.folders.broken = map[string]brokenFile{"a": {}}
+	for _, want := range []string{
+		"<strong>Nothing is stored</strong>", "201 images came</strong>", "1 file of watched folders", "(other sources)",
+	} {
+		if now := page(); !strings.Contains(strings.ReplaceAll(now, " of sources that are not watched each by itself.", "</strong>"), want) {
+			t.Errorf("no %q in %s", want, now)
+		}
+	}
+}
+
+// TestAlarmOnPage: with alarms open the first screen lists each with its buttons, which work,
+// and the flagged images of one source can be looked at.
+func TestAlarmOnPage(t *testing.T) {
+	b := browser.Start(t)
+	w, db := remembering(t, func(o *Options) { o.MaxFalseAlarms = 0.05 })
+	for i := range 60 { // all are flagged
+		ask(t, "POST", fmt.Sprintf("%s/v1/detect?name=%d.png&source=%s", w.url, i, []string{"gate", "yard"}[i%2]), nil, bytes.NewReader(servetest.Image(i%2, uint64(i))))
+	}
+	w.drift.update(t.Context(), false)
+	tab := b.Open(t)
+	tab.Show(browser.Screen{Width: 390, Height: 844, Phone: true})
+	tab.Go(w.url + "/")
+	tab.Wait(`document.querySelectorAll("#now .alarm").length >= 2 && !document.querySelector("#now [data-act]").hidden`)
+	if wide := tab.Overflow(); len(wide) > 0 {
+		t.Errorf("wider than the screen: %q", wide)
+	}
+	for _, v := range tab.Violations() {
+		t.Error(v)
+	}
+	tab.Click(`#now [data-act="/v1/drift/acknowledge"][data-source="gate"]`)
+	tab.Wait(`document.getElementById("acted").textContent.includes("acknowledge: done for gate")`)
+	tab.Click(`#now [data-act="/v1/drift/reset"][data-source="gate"]`)
+	tab.Click(`#now [data-act="/v1/drift/reset"][data-source="gate"]`)
+	tab.Wait(`document.getElementById("acted").textContent.includes("reset: done for gate") && !document.querySelector('#now [data-source="gate"]') && document.querySelector('#now [data-source="yard"]')`)
+	for what, n := range map[string]int{"drift/acknowledge": 1, "drift/reset": 1} {
+		if lines, err := db.Reviews(t.Context(), what); err != nil || len(lines) != n {
+			t.Errorf("%s: %+v, %v", what, lines, err)
+		}
+	}
+	_, _, text := ask(t, "GET", w.url+"/?source=gate", nil, nil)
+	if !strings.Contains(text, "UTC from gate") || strings.Contains(text, "UTC from yard") {
+		t.Error("images of another source are shown")
 	}
 }

@@ -64,20 +64,47 @@ async function load(img, path) {
 
 // What came: the server renders it, and this part of the page is put in its place.
 let span = new URLSearchParams(location.search).get("span") || "day";
+const source = new URLSearchParams(location.search).get("source") || "";
 
 async function showCame() {
-  const response = await ask("/page?span=" + encodeURIComponent(span));
+  const response = await ask("/page?span=" + encodeURIComponent(span) + "&source=" + encodeURIComponent(source));
   if (!response.ok) return;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const newer = [...page.getElementById("newer").content.children];
   page.getElementById("newer").remove();
   const focused = document.activeElement?.dataset?.span;
+  const now = page.getElementById("now-part"), said = at("acted")?.textContent, acting = document.activeElement?.dataset?.act;
+  at("now").replaceChildren(...now.children);
+  now.remove();
+  if (said) at("acted").textContent = said;
+  for (const button of document.querySelectorAll("#now [data-act]")) {
+    button.hidden = false;
+    button.onclick = () => act(button);
+    if (button.dataset.act === acting) button.focus();
+  }
   at("came").replaceChildren(...page.body.children);
   for (const link of document.querySelectorAll("#came [data-span]")) {
     link.onclick = event => { event.preventDefault(); span = link.dataset.span; history.replaceState(null, "", "?span=" + span + location.hash); showCame(); };
     if (link.dataset.span === focused) link.focus();
   }
   for (const item of newer.reverse()) addFlagged(item);
+}
+
+// act does what a button of an alarm says.
+async function act(button) {
+  const {act, source, detector, sure} = button.dataset;
+  if (sure && !button.dataset.asked) { // the second click does it
+    button.dataset.asked = button.textContent = "really " + button.textContent;
+    at("acted").textContent = sure;
+    return;
+  }
+  try {
+    await json(act + (source ? "?" + new URLSearchParams({source, detector}) : ""), {});
+    at("acted").textContent = button.textContent.replace("really ", "") + ": done" + (source ? " for " + source : "") + ".";
+  } catch (error) {
+    at("acted").textContent = error.message;
+  }
+  await showCame();
 }
 
 function addFlagged(item) {
@@ -342,7 +369,8 @@ async function listen() {
         for (const part of parts) {
           const data = part.split("\n").find(line => line.startsWith("data: "));
           if (!data) continue;
-          addFlagged(flaggedOf(JSON.parse(data.slice(6))));
+          const came = JSON.parse(data.slice(6));
+          if (!source || came.source === source) addFlagged(flaggedOf(came));
           if (!at("queue").hidden && !groups.length) fill().catch(() => {});
         }
       }
