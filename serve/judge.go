@@ -116,13 +116,20 @@ func (j *judge) compute(ctx context.Context, d *pool.Loaded, data []byte) (rowVe
 	return rowVerdict{v, row}, err
 }
 
+// comesSoon is within which time of decoding others may wait for an image, to be judged with it.
+const comesSoon = 50 * time.Millisecond
+
 // features computes the features of an image as one of those that run, and lets them be
 // judged.
 func (j *judge) features(ctx context.Context, d *pool.Loaded, data []byte) (row []float32, verdict func() (pipeline.Verdict, error), err error) {
 	start := time.Now()
-	d.Coming.Add(1)
-	end, err := j.decode(ctx, d.Cost(data))
-	d.Coming.Add(-1)
+	cost, soon := d.Cost(data), int64(0)
+	if cost.Time < comesSoon { // or those that are judged together would wait for large images
+		soon = 1
+	}
+	d.Coming.Add(soon)
+	end, err := j.decode(ctx, cost)
+	d.Coming.Add(-soon)
 	if err != nil {
 		return nil, nil, err
 	}

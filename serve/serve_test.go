@@ -917,6 +917,34 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestNobodyWaitsForLargeImages: a small image is answered while large ones of others wait for
+// their turn, and not together with them.
+func TestNobodyWaitsForLargeImages(t *testing.T) {
+	w := start(t, func(o *Options) { o.Running = 2 })
+	ctx := context.WithValue(t.Context(), caller{}, who{address: "test"})
+	end, err := w.places.decode(ctx, preprocess.Cost{Time: time.Hour}) // the place of images that take long
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := []byte("\x89PNG\r\n\x1a\n")
+	large = append(large, chunk("IHDR", []byte{0, 0, 27, 88, 0, 0, 27, 88, 16, 6, 0, 0, 0})...)
+	large = append(large, chunk("IDAT", nil)...)
+	var all sync.WaitGroup
+	for i := range 5 {
+		all.Go(func() {
+			if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(append(bytes.Clone(large), byte(i)))); status != 422 {
+				t.Errorf("a large one: %d %s", status, text)
+			}
+		})
+	}
+	waiting(w, 5)
+	if status, _, text := ask(t, "POST", w.url+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1))); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	end()
+	all.Wait()
+}
+
 // TestBytesOfClients: the bytes that are read are bounded by the memory, and one client
 // cannot have all of them.
 func TestBytesOfClients(t *testing.T) {
