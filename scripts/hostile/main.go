@@ -149,6 +149,56 @@ func run(program, detector string, inFlight int, each time.Duration, limit int64
 		fmt.Printf("%-40s %10d %25s %8.3f %8.3f %8d  %d\n", hostile.name, len(hostile.data), cmp.Or(strings.Join(answers, " "), "–"),
 			took[len(took)/2].Seconds(), took[min(len(took)-1, len(took)*99/100)].Seconds(), len(took), peak>>20)
 	}
+	for _, crowd := range []struct {
+		name string
+		n    int
+		says string
+	}{
+		{"slow bodies", 1000, "POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nxy"},
+		{"idle connections", 5000, ""},
+	} {
+		if err := crowded(crowd.name, crowd.n, crowd.says, address, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// crowded opens connections that say something and no more, and asks for the health of the
+// service from the same address all the while, each time by a new connection.
+func crowded(name string, n int, says, address string, long time.Duration) error {
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			conn.Close()
+		}
+	}()
+	for range n {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
+		}
+		if open = append(open, conn); says != "" {
+			_, _ = io.WriteString(conn, says) // one that was ended already takes nothing
+		}
+	}
+	health := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	var took []time.Duration
+	failed := 0
+	for begun := time.Now(); time.Since(begun) < long; time.Sleep(50 * time.Millisecond) {
+		start := time.Now()
+		response, err := health.Get("http://" + address + "/healthz")
+		if err != nil {
+			failed++
+			continue
+		}
+		response.Body.Close()
+		took = append(took, time.Since(start))
+	}
+	if slices.Sort(took); len(took) == 0 {
+		return fmt.Errorf("%d %s: health never answers", n, name)
+	}
+	fmt.Printf("%d %s: health answers %d of %d times, p99 %.3f s\n", n, name, len(took), len(took)+failed, took[len(took)*99/100].Seconds())
 	return nil
 }
 
