@@ -21,7 +21,7 @@ func TestFlaggedWatch(t *testing.T) {
 		}
 		return n + 1
 	}
-	long := 20_000
+	long := 5000
 	if testing.Short() {
 		long = 2000
 	}
