@@ -16,9 +16,12 @@ type Cost struct {
 // CostOf estimates the cost of a file from its header. A file that Decode refuses for its
 // header, or with more pixels than allowed, has none.
 func CostOf(data []byte, maxPixels int64) Cost {
-	_, picture, err := open(data)
-	if err != nil {
-		return Cost{}
+	picture, ok := pillow.PNGHeader(data) // as the chunks that follow may take long
+	if !ok {
+		var err error
+		if _, picture, err = open(data); err != nil {
+			return Cost{}
+		}
 	}
 	width, height := picture.Size()
 	if int64(width) > maxPixels/int64(height) {

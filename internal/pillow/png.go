@@ -85,6 +85,18 @@ func OpenPNG(data []byte) (Picture, error) {
 	}
 }
 
+// PNGHeader reads the size and the depth of a PNG alone, if it begins with them and they are
+// possible.
+func PNGHeader(data []byte) (p Picture, ok bool) {
+	const end = 29
+	if len(data) < end || string(data[:8]) != "\x89PNG\r\n\x1a\n" || string(data[12:16]) != "IHDR" {
+		return nil, false
+	}
+	big := binary.BigEndian
+	header := &png{width: int(big.Uint32(data[16:])), height: int(big.Uint32(data[20:])), depth: data[24], colour: data[25]}
+	return header, header.check() == nil
+}
+
 // next returns the next chunk.
 func (p *png) next() (chunk, error) {
 	if p.at+8 > len(p.data) {
