@@ -80,6 +80,7 @@ async function showCame() {
   for (const button of document.querySelectorAll("#now [data-act]")) {
     button.hidden = false;
     button.onclick = () => act(button);
+    if (actOf(button) === asked) button.textContent = "really " + button.textContent;
     if (button.dataset.act === acting) button.focus();
   }
   at("came").replaceChildren(...page.body.children);
@@ -90,14 +91,19 @@ async function showCame() {
   for (const item of newer.reverse()) addFlagged(item);
 }
 
+let asked = ""; // what a first click asked for, also when the page was brought up to date since
+const actOf = button => [button.dataset.act, button.dataset.source, button.dataset.detector].join("\n");
+
 // act does what a button of an alarm says.
 async function act(button) {
   const {act, source, detector, sure} = button.dataset;
-  if (sure && !button.dataset.asked) { // the second click does it
-    button.dataset.asked = button.textContent = "really " + button.textContent;
+  if (sure && asked !== actOf(button)) { // the second click does it
+    asked = actOf(button);
+    button.textContent = "really " + button.textContent;
     at("acted").textContent = sure;
     return;
   }
+  asked = "";
   try {
     await json(act + (source ? "?" + new URLSearchParams({source, detector}) : ""), {});
     at("acted").textContent = button.textContent.replace("really ", "") + ": done" + (source ? " for " + source : "") + ".";
