@@ -202,10 +202,15 @@ func TestAlarmOnPage(t *testing.T) {
 	for _, v := range tab.Violations() {
 		t.Error(v)
 	}
-	tab.Click(`#now [data-act="/v1/drift/acknowledge"][data-source="gate"]`)
-	tab.Wait(`document.getElementById("acted").textContent.includes("acknowledge: done for gate")`)
-	tab.Click(`#now [data-act="/v1/drift/reset"][data-source="gate"]`)
-	tab.Click(`#now [data-act="/v1/drift/reset"][data-source="gate"]`)
+	click := func(act string) { // at once: the page may be brought up to date between a press and its end
+		t.Helper()
+		tab.Eval(`document.querySelector('#now [data-act="/v1/drift/`+act+`"][data-source="gate"]').click()`, nil)
+	}
+	click("acknowledge")
+	tab.Wait(`document.querySelector("#now .alarm").textContent.includes("Acknowledged")`)
+	click("reset")
+	tab.Wait(`document.getElementById("acted").textContent.includes("begin anew")`)
+	click("reset")
 	tab.Wait(`document.getElementById("acted").textContent.includes("reset: done for gate") && !document.querySelector('#now [data-source="gate"]') && document.querySelector('#now [data-source="yard"]')`)
 	for what, n := range map[string]int{"drift/acknowledge": 1, "drift/reset": 1} {
 		if lines, err := db.Reviews(t.Context(), what); err != nil || len(lines) != n {
