@@ -132,6 +132,10 @@ func (s *folders) image(ctx context.Context, source string, img images.WatchedIm
 	if o.err != nil {
 		return o.err
 	}
+	// Before its verdict is stored, after which nobody looks at the file again.
+	if err := s.repaired(ctx, source, nameOf(img.Path), ""); err != nil {
+		return err
+	}
 	m := s.judge.memory
 	v := m.note(d.Loaded, &o, source)
 	for pause := folderPause; !m.store(ctx, v); pause = min(2*pause, 5*time.Second) {
@@ -141,7 +145,7 @@ func (s *folders) image(ctx context.Context, source string, img images.WatchedIm
 	}
 	o.stored = true
 	m.tell(d.Loaded, &o, &v)
-	return s.repaired(ctx, source, nameOf(img.Path), "")
+	return nil
 }
 
 // wait returns after a time, or with the error of ctx.
