@@ -9,13 +9,14 @@ export MLRBFN_REQUIRE
 .PHONY: help setup build test test-all counted emulated lint race demo bench fuzz vulnerabilities export-check python test-python wheels container deb release store clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s%s\n", $$1, $$2 }' Makefile
 
 setup:  ## bring onnxruntime, Python packages and the default backbone (once)
 	@scripts/setup
 
-build:  ## build the programs into bin/ (needs Go and gcc, nothing else)
-	go build -o bin/ ./cmd/...
+build:  ## build the program into bin/ (needs Go and gcc, nothing else)
+	@echo 'building bin/mlrbfn, the first time in some minutes; extract, train and detect are links to it'
+	@go build -o bin/ ./cmd/mlrbfn && cd bin && for name in extract train detect; do ln -sf mlrbfn $$name; done
 
 # Counts the tests that ran and those that were skipped, over all runs.
 count = $(CURDIR)/.setup/counted $(CURDIR)/.setup/counts
@@ -25,13 +26,15 @@ quick = -vet=off -ldflags=-w
 
 # All runs take place, even if one fails. scripts/ is a module of its own.
 test: lint counted  ## check the sources and run the tests, in three minutes
-	@rm -f .setup/counts; status=0; \
+	@echo 'building and running the tests of all packages: each says when it is done'; \
+	rm -f .setup/counts; status=0; \
 	$(count) go test $(quick) -short ./... || status=1; \
 	(cd scripts && $(count) go test $(quick) -short ./...) || status=1; \
 	$(count); exit $$status
 
 test-all: lint counted  ## run all tests: also kills by the hundred, hostile files, other kernels, emulators
-	@rm -f .setup/counts; status=0; \
+	@echo 'building and running all tests: each package says when it is done'; \
+	rm -f .setup/counts; status=0; \
 	$(count) go test $(quick) -timeout 30m ./... || status=1; \
 	(cd scripts && $(count) go test $(quick) ./...) || status=1; \
 	echo 'the tests of what has assembly, without it:'; \
@@ -80,6 +83,7 @@ lint: setup  ## check formatting, spelling and the sources
 	go vet ./...
 	go -C scripts vet ./...
 	GOARCH=arm64 go vet ./internal/kernels
+	@echo 'building staticcheck'
 	@go build -o .setup/staticcheck honnef.co/go/tools/cmd/staticcheck
 	.setup/staticcheck ./...
 	cd scripts && ../.setup/staticcheck ./...
@@ -93,8 +97,8 @@ store: setup  ## bring an object store and test buckets and tars against it
 	MLRBFN_REQUIRE=setup,python,store go test $(quick) -count 1 ./images ./pipeline
 	MLRBFN_REQUIRE=store go test $(quick) -count 1 -run InBucket ./features ./internal/parts ./internal/command ./pipeline
 
-demo:  ## run the whole chain on real images, in under three minutes
-	@scripts/demo
+demo: setup build  ## run the whole chain on real images, in under three minutes
+	@bin/mlrbfn demo --out demo
 
 bench: setup  ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...

@@ -14,13 +14,18 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
-// build builds mlrbfn, the programs that are one command of it, and the example
-// of the README.
+// build builds mlrbfn, with links to it that are one command each, and the example of the
+// README.
 func build(t *testing.T) (bin string) {
 	t.Helper()
 	bin = t.TempDir()
-	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "../cmd/...", "../examples/gate").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "../cmd/mlrbfn", "../examples/gate").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range []string{"extract", "train", "detect"} {
+		if err := os.Symlink("mlrbfn", filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return bin
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
@@ -97,10 +99,10 @@ func CheckVerdicts(file string) error { return checkPage(file) }
 // checkPage returns an error if a page could not be written to the file.
 func checkPage(file string) error {
 	text, err := disk.ReadFile(file, disk.Page)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil && !strings.Contains(string(text), generator) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = os.MkdirAll(filepath.Dir(file), 0o777)
+	case err == nil && !strings.Contains(string(text), generator):
 		err = fmt.Errorf("%s: %w", file, metrics.ErrForeign)
 	}
 	if err == nil {

@@ -40,7 +40,6 @@ func addAblate(c *command) {
 	c.addQuiet("show no progress")
 	c.section("running")
 	c.Var((*Bytes)(&heads.options.Memory), "memory", "memory for features, about (default: half of the machine's)")
-	c.Lookup("memory").DefValue = ""
 	c.addCacheFlag()
 	c.required = []string{"train", "id", "out"}
 	c.run = func(ctx context.Context, s Streams) error {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // TestAssessment has the shares of a few verdicts that are easily counted.
@@ -249,6 +250,26 @@ func TestHostileNames(t *testing.T) {
 		stdout, stderr, err := try(t, strings.NewReader(""), args...)
 		if all := stdout + stderr; err == nil || escape(all) != all {
 			t.Errorf("%q prints %q, %v", args, all, err)
+		}
+	}
+}
+
+// TestNextStep: what helps most comes first.
+func TestNextStep(t *testing.T) {
+	accuracy, threshold, bound := 0.97, -3.0, 0.1
+	low := 0.5
+	for _, tt := range []struct {
+		result pipeline.TrainResult
+		says   string
+	}{
+		{pipeline.TrainResult{ValAccuracy: &low, Threshold: &threshold, Rows: detector.RowCount{Calibration: 20}}, "50% of the validation images get their class"},
+		{pipeline.TrainResult{ValAccuracy: &accuracy, Threshold: &threshold, Rows: detector.RowCount{Calibration: 20}}, "20 calibration images are few"},
+		{pipeline.TrainResult{ValAccuracy: &accuracy, Threshold: &threshold, Rows: detector.RowCount{Calibration: 20}, CrossBound: &bound}, "mlrbfn detect --detector 'a b' NEW…"},
+		{pipeline.TrainResult{ValAccuracy: &accuracy, Threshold: &threshold, Rows: detector.RowCount{Calibration: 2000}}, "mlrbfn discover"},
+		{pipeline.TrainResult{Threshold: &threshold, Rows: detector.RowCount{Calibration: 20}}, "cross:10"},
+	} {
+		if got := nextStep(&tt.result, "a b"); !strings.Contains(got, tt.says) {
+			t.Errorf("%+v: %s", tt.result, got)
 		}
 	}
 }

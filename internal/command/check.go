@@ -28,7 +28,7 @@ func addCheckFlags(c *command) *checkFlags {
 	var to checkFlags
 	c.BoolVar(&to.on, "check", false, "only show what the model does to some images, and whether that is right")
 	c.StringVar(&to.against, "against", "", "with --check, compare with another `MODEL`, such as the one that this is quantised from")
-	c.StringVar(&to.picture, "picture", "check.png", "with --check, `FILE` for a picture of what the model sees")
+	c.StringVar(&to.picture, "picture", "", "with --check, PNG `FILE` for a picture of what the model sees")
 	c.IntVar(&to.images, "check-images", check.DefaultImages, "with --check, `number` of images to look at")
 	c.programOnly("check", "against", "picture", "check-images")
 	return &to
@@ -40,6 +40,11 @@ var errCheck = errors.New("the check found something that is probably wrong")
 // runCheck says what an extraction would do and whether that is right.
 func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 	opts, c := e.opts, e.checking
+	if c.picture != "" {
+		if err := prepareOutput(c.picture); err != nil {
+			return err
+		}
+	}
 	m, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return err
@@ -71,11 +76,8 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 		r.Warnings[i] = e.adviseText(text)
 	}
 	drawn := ""
-	if sheet, err := r.Picture(); err == nil {
+	if sheet, err := r.Picture(); err == nil && c.picture != "" {
 		drawn = c.picture
-		if err := prepareOutput(drawn); err != nil {
-			return err
-		}
 		if err := disk.Write(drawn, func(w io.Writer) error { return png.Encode(w, sheet) }); err != nil {
 			return err
 		}
@@ -151,7 +153,11 @@ func checkText(m *extractor.Model, r *check.Report, drawn string, exif bool) str
 	if odd := oddImages(turned, r.Enlarged, exif); odd != "" {
 		fmt.Fprintf(text, "\nof %s, %s\n", count(len(r.Images), "image"), odd)
 	}
-	if len(r.Warnings) == 0 {
+	switch {
+	case len(r.Warnings) > 0:
+	case 2*r.Enlarged > len(r.Images):
+		fmt.Fprintln(text, "\nthe model is used as its configuration says, but most images have less detail than it learned from: expect less of it, and take larger images if there are any")
+	default:
 		fmt.Fprintln(text, "\nnothing looks wrong")
 	}
 	for _, warning := range r.Warnings {
@@ -162,7 +168,9 @@ func checkText(m *extractor.Model, r *check.Report, drawn string, exif bool) str
 
 // printImages prints what the model makes of images.
 func printImages(line func(string, ...any), m *extractor.Model, r *check.Report, drawn string) {
-	line("the model sees\t%s, the first of the %s below", drawn, count(len(r.Images), "image"))
+	if drawn != "" {
+		line("the model sees\t%s, the first of the %s below", drawn, count(len(r.Images), "image"))
+	}
 	for i, c := range r.Inputs {
 		line("%s\t%s: %.3f … %.3f, mean %.3f, standard deviation %.3f", first(i, "its values"), [3]string{"red", "green", "blue"}[i], c.Min, c.Max, c.Mean, c.Std)
 	}

@@ -236,7 +236,18 @@ func newRoot() *cobra.Command {
 		Args: cobra.ArbitraryArgs, SuggestionsMinimumDistance: 2,
 	}
 	version := root.Flags().Bool("version", false, "print the version")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagError(c.Flags(), err) })
+	unknown := func(name string) error {
+		if near := root.SuggestionsFor(name); len(near) > 0 {
+			return Usagef("there is no command %q; did you mean %s?", name, near[0])
+		}
+		return Usagef("there is no command %q", name)
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c.Flags().NArg() > 0 { // what is wrong is the command before the flag
+			return unknown(c.Flags().Arg(0))
+		}
+		return flagError(c.Flags(), err)
+	})
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *version:
@@ -244,10 +255,7 @@ func newRoot() *cobra.Command {
 		case len(args) == 0:
 			return cmd.Help()
 		}
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			return Usagef("there is no command %q; did you mean %s?", args[0], near[0])
-		}
-		return Usagef("there is no command %q", args[0])
+		return unknown(args[0])
 	}
 	usual := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {

@@ -60,7 +60,7 @@ func addDiscover(c *command) {
 	c.BoolVar(&d.fail, "fail-on-new", false, "exit with code 4 if an image is new")
 	c.addQuiet("show neither progress nor the summary")
 	c.section("speed and limits")
-	c.Var((*Bytes)(&d.opts.Memory), "memory", "memory for the features of images, about; default: half of the machine's")
+	c.Var((*Bytes)(&d.opts.Memory), "memory", "memory for the features of images, about (default: half of the machine's)")
 	c.StringVar(&d.opts.Scratch, "scratch", "", "`DIR` for temporary files")
 	c.addCacheFlag()
 	c.programOnly(c.names()...)

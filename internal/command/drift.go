@@ -80,7 +80,7 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	if w.page != "" {
-		if err := errors.Join(prepareOutput(w.page), report.CheckDrift(w.page)); err != nil {
+		if err := report.CheckDrift(w.page); err != nil {
 			return err
 		}
 	}

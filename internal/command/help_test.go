@@ -2,7 +2,9 @@ package command
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
@@ -184,5 +187,75 @@ func TestStandAlone(t *testing.T) {
 	}
 	if code := run(t.Context(), commands["train"].make().cmd, []string{}, Streams{nil, &out, &errs}); code != usage || errs.String() != "train: --features and --out are needed (see train --help)\n" {
 		t.Errorf("exit code %d, %s", code, &errs)
+	}
+}
+
+// TestDocsNameCommandsAndValues: the table of commands has all of them, and where the page
+// lists the words of a flag, it lists those that the flag takes.
+func TestDocsNameCommandsAndValues(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(testenv.Root(t), "docs", "commands.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	sections := map[string]string{}
+	for section := range strings.SplitSeq(page, "\n## ") {
+		name, rest, _ := strings.Cut(section, "\n")
+		sections[name] = rest
+	}
+	listed := 0
+	for _, name := range order() {
+		if !strings.Contains(page, "| [`"+name+"`](#"+name+") |") && !strings.Contains(page, "| `"+name+"` |") {
+			t.Errorf("the table of commands lacks %s", name)
+		}
+		commands[name].make().VisitAll(func(f *pflag.Flag) {
+			value, ok := f.Value.(*choice)
+			_, after, found := strings.Cut(sections[name], "`--"+f.Name+" ")
+			words, _, _ := strings.Cut(after, "`")
+			if words = strings.ReplaceAll(words, `\|`, "|"); !ok || !found || !strings.Contains(words, "|") {
+				return
+			}
+			if listed++; words != strings.Join(value.words, "|") {
+				t.Errorf("the page has --%s %s of %s, which takes %v", f.Name, words, name, value.words)
+			}
+		})
+	}
+	if listed < 6 {
+		t.Errorf("the page lists the words of %d flags", listed)
+	}
+}
+
+// TestStumbles are things that newcomers typed, and what helps them.
+func TestStumbles(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("were", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("were", "is", "no", "folder.html")
+	for _, tt := range []struct {
+		line, says string
+		code       int
+	}{
+		{"tran --features x", `there is no command "tran"; did you mean train?`, usage},
+		{"tran", `there is no command "tran"; did you mean train?`, usage},
+		{"--featurs x", "there is no flag --featurs", usage},
+		{"detect --detector d --explain wher photos", "--explain wher: it is why or where", usage},
+		{"detect --detector d --explain were", "detector d: ", failed}, // a file of this name is there
+		{"train --features f --out d --calibration cross", "cross:10", usage},
+		{"train --features f --out d --calibration nowhere", "feature set f", failed},
+		{"detect --detector d --report " + file + " photos", "folder.html", failed},
+		{"discover --detector d --report " + file + " photos", "folder.html", failed},
+		{"inspect --features f --out " + filepath.Dir(file), "were", failed},
+	} {
+		_, stderr := call(t, tt.code, strings.Fields(tt.line)...)
+		if !strings.Contains(stderr, tt.says) {
+			t.Errorf("%s says %q", tt.line, stderr)
+		}
+	}
+	for _, name := range order() {
+		if help, _ := call(t, 0, name, "--help-all"); strings.Contains(help, "default 0B") {
+			t.Errorf("%s has a default of 0B", name)
+		}
 	}
 }

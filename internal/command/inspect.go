@@ -35,7 +35,7 @@ func addInspect(c *command) {
 	c.Float64Var(&opts.FalseOutliers, "false-outliers", evaluation.DefaultFalseOutliers, "`SHARE` of the listed outliers that may be none; 1 lists all images, the farthest first")
 	c.IntVar(&opts.Folds, "folds", evaluation.DefaultFolds, "parts for predictions by heads that were fitted without the image")
 	c.Uint64Var(&opts.Seed, "seed", 0, "`N` that the parts are drawn by")
-	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about; default: half of the machine's")
+	c.Var((*Bytes)(&opts.Memory), "memory", "memory to use, about (default: half of the machine's)")
 	c.addCacheFlag()
 	c.StringVar(&opts.Scratch, "scratch", "", "`DIR` for temporary files")
 	c.rare("false-outliers", "folds", "seed", "scratch", "images")

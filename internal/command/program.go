@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,10 +52,16 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
+// links are the commands that the program is when it is called by their names.
+var links = []string{"extract", "train", "detect"}
+
 // Main runs mlrbfn, or the one command of it that is named, with the arguments
-// of the process, and exits.
+// of the process, and exits. Without a name the program's own name may be one.
 func Main(name ...string) {
 	cmd := newRoot()
+	if called := strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"); len(name) == 0 && slices.Contains(links, called) {
+		name = []string{called}
+	}
 	if len(name) > 0 {
 		cmd = commands[name[0]].make().completing()
 	}
@@ -211,14 +218,23 @@ func flagError(f *pflag.FlagSet, err error) error {
 
 // nearest returns the flag with the most similar name, or "".
 func nearest(f *pflag.FlagSet, name string) string {
-	all := &cobra.Command{} // its search for similar names is used
+	var names []string
 	f.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Hidden || flag.Name == "help-all" {
-			all.AddCommand(&cobra.Command{Use: flag.Name, Run: func(*cobra.Command, []string) {}})
+			names = append(names, flag.Name)
 		}
 	})
-	if all.SuggestionsMinimumDistance = 2; len(all.SuggestionsFor(name)) > 0 {
-		return all.SuggestionsFor(name)[0]
+	return similar(name, names...)
+}
+
+// similar returns the first of words that somebody may have meant by text, or "".
+func similar(text string, words ...string) string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2} // its search for similar names is used
+	for _, word := range words {
+		all.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
+	}
+	if found := all.SuggestionsFor(text); len(found) > 0 {
+		return found[0]
 	}
 	return ""
 }

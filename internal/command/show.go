@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -60,7 +59,7 @@ func addShow(c *command) {
 		}
 		opts.FileOnly = *out == "" && len(opts.Features) == 0
 		if *out != "" {
-			if err := errors.Join(prepareOutput(*out), report.CheckDetector(*out)); err != nil {
+			if err := report.CheckDetector(*out); err != nil {
 				return err
 			}
 		}

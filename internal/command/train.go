@@ -84,7 +84,6 @@ func addTrain(c *command) {
 	c.rare(rareHeadFlags...)
 	c.section("running")
 	c.Var((*Bytes)(&o.Memory), "memory", "memory for features, about (default: half of the machine's)")
-	c.Lookup("memory").DefValue = ""
 	c.addCacheFlag()
 	c.DurationVar(&o.CheckpointEvery, "checkpoint-every", training.DefaultCheckpointEvery, "how often the state of training is saved; 0: never, and no checkpoint is read")
 	c.BoolVar(&t.resume, "resume", false, "continue from DETECTOR.checkpoint, which must exist; --lr may differ")
@@ -181,7 +180,7 @@ func (t *fitting) prepare(ctx context.Context, opts pipeline.TrainOptions, s Str
 		return err
 	}
 	if t.page != "" {
-		if err := errors.Join(prepareOutput(t.page), report.CheckDetector(t.page)); err != nil {
+		if err := report.CheckDetector(t.page); err != nil {
 			return err
 		}
 	}
@@ -282,6 +281,7 @@ func (t *fitting) tell(ctx context.Context, s Streams, d *pipeline.Detector, r *
 	if t.page != "" {
 		text += fmt.Sprintf("look at %s\n", t.page)
 	}
+	text += "next: " + nextStep(r, t.out) + "\n"
 	err = t.print(s, result, text)
 	return errors.Join(err, t.adding.unreadable(s.Err, change))
 }
@@ -463,6 +463,24 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 		text += "\n" + r.NoAssessment
 	}
 	return text + assessed(r.Assessment)
+}
+
+// Below lowAccuracy the classes are the trouble, and below fewCalibration the threshold is:
+// its long-run false alarms may be twice what was promised.
+const (
+	lowAccuracy    = 0.8
+	fewCalibration = 100
+)
+
+// nextStep says what to do next with a detector that was written to a file.
+func nextStep(r *pipeline.TrainResult, file string) string {
+	switch {
+	case r.ValAccuracy != nil && *r.ValAccuracy < lowAccuracy:
+		return fmt.Sprintf("%.0f%% of the validation images get their class, which is low: more images of the worst classes, or a stronger model, would help; `mlrbfn inspect` finds labels that seem wrong", 100**r.ValAccuracy)
+	case r.Threshold != nil && r.CrossBound == nil && r.Rows.Calibration < fewCalibration:
+		return fmt.Sprintf("%s are few for a threshold: more images would help, or `--calibration cross:10`, by which all of them calibrate", count(r.Rows.Calibration, "calibration image"))
+	}
+	return fmt.Sprintf("`%s NEW…` judges new images, `mlrbfn discover` a folder of them together; `mlrbfn inspect` finds wrong labels and copies in the training images", CommandLine("mlrbfn", []string{"detect", "--detector", file}))
 }
 
 // assessed says what class hold-out found.

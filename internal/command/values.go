@@ -18,8 +18,12 @@ type Bytes int64
 
 var units = []string{"B", "KiB", "MiB", "GiB", "TiB"}
 
-// String writes the amount in the largest unit that divides it.
+// String writes the amount in the largest unit that divides it, and nothing for 0, which
+// is no amount.
 func (b *Bytes) String() string {
+	if *b == 0 {
+		return ""
+	}
 	v, unit := int64(*b), 0
 	for v > 0 && v%1024 == 0 && unit < len(units)-1 {
 		v, unit = v/1024, unit+1
@@ -121,6 +125,8 @@ func (s *shareValue) Set(text string) error {
 	switch {
 	case text == "":
 		return errors.New("it is empty")
+	case err != nil && s.folds && similar(text, "cross", "auto") != "" && !exists(text):
+		return fmt.Errorf("it is a share, a feature set, cross:K with K folds such as cross:10, or auto, and there is no feature set %s", text)
 	case err != nil:
 		*s.to = pipeline.Share{Features: text}
 	case v == 0:
@@ -195,7 +201,8 @@ func (c *choice) Set(text string) error {
 var optionalWords = map[string][]string{"--explain": {"why", "where"}}
 
 // joinWords returns arguments with such words joined to their flags, as pflag wants
-// them: "--explain where" becomes "--explain=where".
+// them: "--explain where" becomes "--explain=where". A word that is nearly one of them and
+// no file is joined too, so that it is refused instead of being looked for.
 func joinWords(args []string) []string {
 	joined := []string{} // nil would mean those of the process
 	for i := 0; i < len(args); i++ {
@@ -203,7 +210,7 @@ func joinWords(args []string) []string {
 		if arg == "--" {
 			return append(joined, args[i:]...)
 		}
-		if i+1 < len(args) && slices.Contains(optionalWords[arg], args[i+1]) {
+		if words := optionalWords[arg]; i+1 < len(args) && (slices.Contains(words, args[i+1]) || similar(args[i+1], words...) != "" && !exists(args[i+1])) {
 			i++
 			arg += "=" + args[i]
 		}

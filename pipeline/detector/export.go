@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"runtime/debug"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
@@ -16,6 +15,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/version"
 )
 
 // DefaultOpset is the version of ONNX's operators in graphs that are made from
@@ -86,7 +86,7 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 	if opset == 0 {
 		opset = DefaultOpset
 	}
-	m, err := onnx.New(opset, "mlrbfn", version())
+	m, err := onnx.New(opset, "mlrbfn", version.Version)
 	if err != nil {
 		return nil, fmt.Errorf("export detector: %w", err)
 	}
@@ -210,7 +210,7 @@ func setMetadata(m *onnx.Model, d *Detector, input inputInfo, outputs map[string
 		{"conditioning", condition},
 		{"norm", settings.Norm},
 		{"seeds", d.Seeds},
-		{"tool", "mlrbfn export " + version()},
+		{"tool", "mlrbfn export " + version.Version},
 	} {
 		text, err := json.Marshal(property.value)
 		if err != nil {
@@ -219,12 +219,4 @@ func setMetadata(m *onnx.Model, d *Detector, input inputInfo, outputs map[string
 		m.SetMetadata("mlrbfn."+property.key, string(text))
 	}
 	return nil
-}
-
-// version is the program's, as far as the build knows it.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

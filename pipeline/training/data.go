@@ -148,6 +148,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if data, err = data.resplit(opts.Seeds[0]); err != nil {
 		return nil, err
 	}
+	if set := opts.Calibration; opts.GroupBy != "" && !set.None && set.Features == "" && len(data.split.OneGroup) == data.labelled() {
+		return nil, options.Errorf("GroupBy", "%s makes one group of all images of a class, and of one group no image can be set aside to calibrate by; it has to tell the groups in a class apart, such as the videos", opts.GroupBy)
+	}
 	if opts.Calibration.Auto && !opts.PerClass && len(data.split.Calibration) < detector.ScoresNeeded(opts.TargetTPR) {
 		data.Options.Calibration = Share{Folds: autoFolds}
 		if data, err = data.resplit(opts.Seeds[0]); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
@@ -229,5 +230,17 @@ func TestFewGroups(t *testing.T) {
 			t.Errorf("%d copies: warnings %q", copies, data.Warnings)
 		}
 		data.Close()
+	}
+}
+
+// TestGroupPerClass: where all images of a class are one group, none can calibrate.
+func TestGroupPerClass(t *testing.T) {
+	t.Parallel()
+	for _, calibration := range []Share{{}, {Folds: 3}, {Auto: true}} {
+		o := quick(grouped(t, 3, 40, 2, 0.05))
+		o.GroupBy, o.Calibration = "^([^/]+)/", calibration
+		if _, _, err := Train(context.Background(), o); options.Name(err) != "GroupBy" {
+			t.Errorf("calibration %s: %v", calibration, err)
+		}
 	}
 }

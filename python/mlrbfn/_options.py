@@ -409,7 +409,7 @@ class InspectOptions(TypedDict, total=False):
         N that the parts are drawn by
 
     memory : int | str, default None
-        memory to use, about; default: half of the machine's
+        memory to use, about (default: half of the machine's)
 
     scratch : path, default None
         DIR for temporary files
@@ -539,7 +539,7 @@ class DiscoverOptions(TypedDict, total=False):
         where it was at training, or in $MLRBFN_MODELS)
 
     memory : int | str, default None
-        memory for the features of images, about; default: half of the machine's
+        memory for the features of images, about (default: half of the machine's)
 
     scratch : path, default None
         DIR for temporary files
