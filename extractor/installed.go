@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // This file finds what was installed together with the program.
@@ -99,6 +100,23 @@ func ModelPath(name string) string {
 		}
 	}
 	return name
+}
+
+// InstalledModels returns the folders that models are looked for in by name, and those in
+// them that have a graph.
+func InstalledModels() (folders, models []string) {
+	for _, folder := range modelFolders() {
+		if folder = filepath.Clean(folder); slices.Contains(folders, folder) {
+			continue
+		}
+		folders = append(folders, folder)
+		for _, entry := range someEntries(folder) {
+			if path := filepath.Join(folder, entry.Name()); len(graphsIn(path)) > 0 {
+				models = append(models, path)
+			}
+		}
+	}
+	return folders, models
 }
 
 // modelFolders are the folders that models are looked for in.

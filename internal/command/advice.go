@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/hub"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -100,6 +101,11 @@ func (c *command) advise(err error) error {
 		text = strings.Replace(text, e.Error(), "--"+name+sep+e.Err.Error(), 1)
 		if e.Option == "Model" && errors.Is(e, fs.ErrNotExist) && strings.Contains(e.Err.Error(), defaultModel+": ") {
 			text += modelAdvice
+		}
+		if missing, ok := errors.AsType[*fs.PathError](e.Err); ok && e.Option == "Model" && errors.Is(missing, fs.ErrNotExist) {
+			if _, err := hub.ParseName(missing.Path); err == nil {
+				text += "; if it is the name of a model on the Hugging Face hub, `mlrbfn models get " + missing.Path + "` fetches it"
+			}
 		}
 		if e.Option == "Memory" && strings.Contains(text, " features") {
 			text += fewerFeatures

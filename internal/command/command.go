@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -86,7 +87,7 @@ func (c *command) do(ctx context.Context, s Streams) error {
 	if err := needed(c.FlagSet, c.required); err != nil {
 		return err
 	}
-	if err := c.useBuckets(); err != nil {
+	if err := errors.Join(c.useBuckets(), c.useFetched()); err != nil {
 		return err
 	}
 	return c.advise(c.run(ctx, s))

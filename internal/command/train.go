@@ -476,7 +476,7 @@ const (
 func nextStep(r *pipeline.TrainResult, file string) string {
 	switch {
 	case r.ValAccuracy != nil && *r.ValAccuracy < lowAccuracy:
-		return fmt.Sprintf("%.0f%% of the validation images get their class, which is low: more images of the worst classes, or a stronger model, would help; `mlrbfn inspect` finds labels that seem wrong", 100**r.ValAccuracy)
+		return fmt.Sprintf("%.0f%% of the validation images get their class, which is low: more images of the worst classes, or a stronger model (`mlrbfn models`), would help; `mlrbfn inspect` finds labels that seem wrong", 100**r.ValAccuracy)
 	case r.Threshold != nil && r.CrossBound == nil && r.Rows.Calibration < fewCalibration:
 		return fmt.Sprintf("%s are few for a threshold: more images would help, or `--calibration cross:10`, by which all of them calibrate", count(r.Rows.Calibration, "calibration image"))
 	}
