@@ -47,6 +47,7 @@ type layout struct {
 	Commands []string // to repeat what the page shows
 	Facts    []evaluation.Fact
 	Album    *album // the page's thumbnails; nil for none
+	Files    bool   // pictures may lie beside the page
 }
 
 // link is a link to a section.
@@ -96,7 +97,11 @@ func (l layout) Policy() template.HTML {
 		sum := sha256.Sum256([]byte(s))
 		fmt.Fprintf(&hashes, " 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
 	}
-	return template.HTML(`<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src` +
+	files := ""
+	if l.Files {
+		files = " 'self' file:"
+	}
+	return template.HTML(`<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:` + files + `; style-src 'unsafe-inline'; script-src` +
 		hashes.String() + `; base-uri 'none'; form-action 'none'">` + "\n" + generator)
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"image"
@@ -22,86 +24,434 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
-// This file makes the pages of Verdicts.
+// This file makes the page of Verdicts: a mosaic that its script draws, as far as one sees
+// it, from the page's data.
 
-// Sizes of the pages. Tests make them smaller.
-var (
-	onePage = 2000 // images that one page may have alone
-	perPage = 1000 // images of each page where there are several
-)
+// onePage is how many images the page has in itself; the pictures of more lie in a folder
+// beside it, which a browser reads as they are seen. Tests make it smaller.
+var onePage = 2000
 
 const (
-	verdictSide = 160 // pixels of a judged image
+	verdictSide = 200 // pixels of a judged image
 	nearSide    = 64  // pixels of a training image beside it
 	leastBar    = 4.0 // standard deviations that fill a bar, at least
+	mostStatic  = 200 // images that one sees without scripts
 )
 
-// verdictsView is one page of Verdicts as the template reads it.
+// verdictsView is the page of Verdicts as the template reads it.
 type verdictsView struct {
-	Page        layout
-	Verdicts    *Verdicts
-	Filters     []choice
-	Items       []*verdictView
-	First, Last int // numbers of the images of this page
-	Total       int // images that the pages show
-
-	// Detector and Control are for the script; see slider.
-	Detector string
+	Page     layout
+	Verdicts *Verdicts
+	Figures  []bigFigure
+	Filters  []choice
+	Folders  []string // of the images, for the filter
+	Static   []*verdictView
+	Total    int // images on the page
 	Control  *slider
+	Data     template.JS // see pageData
+	Names    []scoreName // of the parts
 	Costs    *table
 	Counts   *table
-	Meanings []detector.ScorePart // the parts that mean the same for all images
-	Bar      string               // how many standard deviations fill a bar
-	Unshown  []*verdictView
+	Unshown  []string // the first images without a picture
+	Unseen   int      // how many have none
 	Failed   failures
-	Pages    []pageLink
-	Before   *pageLink // the pages beside this one; nil for none
-	After    *pageLink
-
-	fullBar float64
 }
 
-// pageLink is a line of the index of pages.
-type pageLink struct {
-	Number, First, Last int
-	Lowest, Highest     string // p-values
-	OOD                 int
-	Here                bool
-	file                string
-	URL                 template.URL
-}
+// bigFigure is a number that the page begins with.
+type bigFigure struct{ Number, Text string }
 
-// verdictView is an image of the page.
+// scoreName is what a bar is called, and the name and meaning of its score.
+type scoreName struct{ Label, Name string }
+
+// verdictView is an image that one sees without scripts.
 type verdictView struct {
 	*Verdict
-	Number  int
 	Picture *picture
-	Overlay template.URL // the map, drawn; "" for none
-	Near    []nearTile
-	Bars    []bar
 }
 
-// bar is a part of a score as the page draws it.
-type bar struct {
-	detector.ScorePart
-	Value       float64
-	Text        string
-	Left, Width float64 // in per cent
-	Explain     bool    // say what the part means here
+// Words is what was decided of the image, for people.
+func (v verdictView) Words() string {
+	if v.OOD {
+		return "OOD, nearest: " + v.Class
+	}
+	return v.Class
 }
-
-// Path is as text, and Quoted as a shell reads it.
-func (v verdictView) Path() string   { return strings.ToValidUTF8(v.Image.Path, "\ufffd") }
-func (v verdictView) Quoted() string { return disk.Quote(v.Image.Path) }
-
-// Exact prints a number with all its digits, for scripts.
-func (v verdictView) Exact(x float64) string { return exact(x) }
-
-// Short prints a number for people.
-func (v verdictView) Short(x float64) string { return short(x) }
 
 // Probability prints a probability for people.
 func (v verdictView) Probability(x float64) string { return probability(x) }
+
+// pageData is what the script reads.
+type pageData struct {
+	Detector string     `json:"detector"` // quoted, as is Program
+	Program  string     `json:"program"`
+	Classes  []string   `json:"classes"`
+	Folders  []string   `json:"folders"`
+	Parts    []string   `json:"parts"` // labels
+	Full     float64    `json:"full"`  // standard deviations of a whole bar
+	Near     []nearData `json:"near"`  // training images
+	Items    []itemData `json:"items"`
+	// Bars are the shares of all images by their scores, from one end to the other; the first
+	// and the last have what lies beyond too.
+	Bars     []float64  `json:"bars"`
+	Ends     [2]float64 `json:"ends"`
+	ByPValue bool       `json:"byPValue"`
+}
+
+// nearData is a training image.
+type nearData struct {
+	Path    string       `json:"p"`
+	Class   string       `json:"c"`
+	Picture template.URL `json:"t"`
+}
+
+// itemData is a judged image.
+type itemData struct {
+	Path       string       `json:"p"`
+	Quoted     string       `json:"q"` // for a shell
+	File       string       `json:"u,omitempty"`
+	Class      int          `json:"c"`
+	Folder     int          `json:"d"`
+	Label      string       `json:"l,omitempty"`
+	Group      int          `json:"g"`
+	OOD        bool         `json:"o"`
+	Score      any          `json:"s"`
+	PValue     any          `json:"v"`
+	Confidence string       `json:"f"`
+	Why        string       `json:"w"`
+	Picture    template.URL `json:"t"` // "" for none
+	Parts      []any        `json:"b"`
+	Near       [][2]any     `json:"n"` // numbers of training images, and distances
+	Map        template.URL `json:"m,omitempty"`
+	Box        *[4]float64  `json:"x,omitempty"`
+}
+
+// finite is x as JSON has it: text where it has no such number.
+func finite(x float64) any {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return exact(x)
+	}
+	return x
+}
+
+// WriteVerdicts writes the page of judged images to the file: one page that needs nothing
+// else, or where there are some thousand images one with their pictures in the folder
+// NAME-pictures beside it.
+func WriteVerdicts(file string, v Verdicts) error {
+	if err := checkPage(file); err != nil {
+		return err
+	}
+	v.Title = cmp.Or(v.Title, "Which images are out of distribution")
+	if v.Scores == nil {
+		v.Scores = make([]float64, len(v.Items))
+		for i, item := range v.Items {
+			if v.Scores[i] = item.Score; v.ByPValue {
+				v.Scores[i] = item.PValue
+			}
+		}
+	}
+	v.Scores = slices.Clone(v.Scores)
+	slices.Sort(v.Scores)
+	v.Items = slices.Clone(v.Items)
+	slices.SortStableFunc(v.Items, func(a, b Verdict) int {
+		return cmp.Or(cmp.Compare(a.PValue, b.PValue), cmp.Compare(a.Score, b.Score), strings.Compare(a.Image.Path, b.Image.Path))
+	})
+	v.Items = v.Items[:min(len(v.Items), MostVerdicts)]
+	if err := writeVerdicts(file, &v); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// pictureFile matches the files of pictures.
+var pictureFile = regexp.MustCompile(`^\d{5}\.jpg$`)
+
+// clearPictures removes the pictures of an earlier page.
+func clearPictures(folder string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil // there are none; what else is wrong shows when pictures are written
+	}
+	for _, e := range entries {
+		if pictureFile.MatchString(e.Name()) {
+			if err := os.Remove(filepath.Join(folder, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	_ = os.Remove(folder) // if that was all
+	return nil
+}
+
+func writeVerdicts(file string, v *Verdicts) error {
+	folder := strings.TrimSuffix(file, filepath.Ext(file)) + "-pictures"
+	if _, err := os.Stat(file); err == nil { // or else they are not ours
+		if err := clearPictures(folder); err != nil {
+			return err
+		}
+	}
+	inside := len(v.Items) <= onePage
+	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+		return err
+	}
+	if !inside {
+		if err := os.MkdirAll(folder, 0o777); err != nil {
+			return err
+		}
+	}
+	p := &verdictsView{Verdicts: v, Total: len(v.Items), Control: newSlider(v)}
+	p.Page = layout{Title: v.Title, Script: "verdicts.js", Files: true}
+	data := pageData{Detector: disk.Quote(v.Detector), Program: disk.Quote(cmp.Or(v.Program, "mlrbfn")), Classes: v.Classes, Full: fullBar(v.Items), ByPValue: v.ByPValue}
+	data.draw(v)
+	missing, err := p.fill(&data, file, folder, inside)
+	if err != nil {
+		return err
+	}
+	p.Folders = data.Folders
+	text, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	p.Data = template.JS(text)
+	p.about(missing)
+	if err := writePage(file, "verdicts.html", p); err != nil {
+		return err
+	}
+	return disk.SyncDir(filepath.Dir(file))
+}
+
+// draw counts the scores of all images. The ends of the histogram leave out the few that are
+// far away, which would make all others one bar.
+func (d *pageData) draw(v *Verdicts) {
+	known := slices.DeleteFunc(slices.Clone(v.Scores), func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+	if len(known) == 0 {
+		d.Ends = [2]float64{0, 1}
+		return
+	}
+	low, high := known[len(known)/200], known[len(known)-1]
+	low = min(low, max(v.limit(), known[0]))
+	if !(low < high) {
+		high = low + 1
+	}
+	d.Bars = histogram(known, low, high)
+	d.Ends = [2]float64{low, high}
+}
+
+// chunk is how many pictures are made at once where they are written to files.
+const chunk = 1000
+
+// fill adds the images, with their pictures inside the page or in the folder, and returns how
+// many pictures of training images are missing.
+func (p *verdictsView) fill(data *pageData, file, folder string, inside bool) (missing string, err error) {
+	v := p.Verdicts
+	classes, folders, parts := map[string]int{}, map[string]int{}, map[string]int{}
+	for i, c := range v.Classes {
+		classes[c] = i
+	}
+	near := map[string]int{}
+	key := func(n detector.Neighbour) string { return n.Class + "\x00" + n.Image.Path }
+	lost, of := 0, 0
+	for first := 0; first < len(v.Items); first += chunk {
+		all := &album{}
+		var pictures []*picture
+		var beside []*picture // new training images
+		last := min(first+chunk, len(v.Items))
+		for i := first; i < last; i++ {
+			item := &v.Items[i]
+			pictures = append(pictures, all.of(item.Image, verdictSide))
+			for _, n := range item.Nearest {
+				if n.Image.Path == "" {
+					n.Image.Path = fmt.Sprintf("row %d", n.Row)
+				}
+				if _, known := near[key(n)]; !known {
+					near[key(n)] = len(near)
+					beside = append(beside, all.of(n.Image, nearSide))
+					data.Near = append(data.Near, nearData{Path: strings.ToValidUTF8(n.Image.Path, "\ufffd"), Class: n.Class})
+				}
+			}
+		}
+		all.load()
+		for k, pic := range beside {
+			if !pic.Missing() {
+				data.Near[len(data.Near)-len(beside)+k].Picture = pic.URL
+			}
+		}
+		for i := first; i < last; i++ {
+			item, pic := &v.Items[i], pictures[i-first]
+			d := itemData{
+				Path: strings.ToValidUTF8(item.Image.Path, "\ufffd"), Quoted: disk.Quote(item.Image.Path), File: fileURL(file, item.Image.Path),
+				Class: indexOf(classes, &data.Classes, item.Class), Label: item.Image.Label, Group: item.Group, OOD: item.OOD,
+				Score: finite(item.Score), PValue: finite(item.PValue), Confidence: probability(item.Confidence), Why: item.Why,
+				Folder: indexOf(folders, &data.Folders, strings.ToValidUTF8(filepath.ToSlash(filepath.Dir(item.Image.Path)), "\ufffd")),
+			}
+			if pic.Missing() {
+				if p.Unseen++; p.Unseen <= mostFailed {
+					p.Unshown = append(p.Unshown, d.Path)
+				}
+			} else if d.Picture = pic.URL; !inside {
+				if d.Picture, err = savePicture(folder, i, pic.URL); err != nil {
+					return "", err
+				}
+			}
+			for _, part := range item.Parts {
+				at := indexOf(parts, &data.Parts, part.Name)
+				d.Parts = append(d.Parts, [2]any{at, finite(barOf(part))})
+			}
+			for _, n := range item.Nearest {
+				if n.Image.Path == "" {
+					n.Image.Path = fmt.Sprintf("row %d", n.Row)
+				}
+				at := near[key(n)]
+				if of++; data.Near[at].Picture == "" {
+					lost++
+				}
+				d.Near = append(d.Near, [2]any{at, short(n.Distance)})
+			}
+			if d.Map = overlay(item.Where); d.Map != "" {
+				box := boxOf(item.Where)
+				d.Box = &box
+			}
+			if i < mostStatic {
+				if own := pic.thumb; own != nil { // the script takes it from there
+					pic = &picture{pic.Picture, pic.side, &thumb{URL: d.Picture, Width: own.Width, Height: own.Height}}
+					d.Picture = "static"
+				}
+				p.Static = append(p.Static, &verdictView{item, pic})
+			}
+			data.Items = append(data.Items, d)
+		}
+	}
+	for i, name := range data.Parts {
+		data.Parts[i] = detector.Saying(name)
+		p.Names = append(p.Names, scoreName{data.Parts[i], name})
+	}
+	if lost > 0 {
+		missing = fmt.Sprintf("%d of %d pictures of training images cannot be shown: their folder was moved or deleted, or the files have changed.", lost, of)
+	}
+	return missing, nil
+}
+
+// indexOf returns the number of a name in a list, to which it is added if need be.
+func indexOf(known map[string]int, list *[]string, name string) int {
+	at, ok := known[name]
+	if !ok {
+		at = len(*list)
+		known[name] = at
+		*list = append(*list, name)
+	}
+	return at
+}
+
+// fileURL is the way from the page to a file that a browser can show, "" if it is none.
+func fileURL(page, file string) string {
+	if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	whole, err := filepath.Abs(file)
+	from, fromErr := filepath.Abs(filepath.Dir(page))
+	if err != nil || fromErr != nil {
+		return ""
+	}
+	way, err := filepath.Rel(from, whole)
+	if err != nil {
+		return ""
+	}
+	parts := strings.Split(filepath.ToSlash(way), "/")
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return "./" + strings.Join(parts, "/")
+}
+
+// savePicture writes a picture to the folder, and returns the way to it from the page.
+func savePicture(folder string, number int, picture template.URL) (template.URL, error) {
+	_, text, _ := strings.Cut(string(picture), ",")
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", err
+	}
+	name := fmt.Sprintf("%05d.jpg", number)
+	f, err := os.OpenFile(filepath.Join(folder, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil {
+		_, err = f.Write(data)
+		err = errors.Join(err, f.Close())
+	}
+	return template.URL("./" + url.PathEscape(filepath.Base(folder)) + "/" + name), err
+}
+
+// Words for the verdicts, which filters use too.
+const (
+	oodText   = "OOD"
+	knownText = "in distribution"
+)
+
+// about says what the page is of.
+func (p *verdictsView) about(missing string) {
+	v := p.Verdicts
+	all, flagged := len(v.Scores), 0
+	for _, item := range v.Items {
+		if item.OOD {
+			flagged++
+		}
+	}
+	p.Page.Notes = slices.Clone(v.Notes)
+	if missing != "" {
+		p.Page.Notes = append(p.Page.Notes, missing)
+	}
+	if all > len(v.Items) {
+		flagged = p.Control.flagged(v, v.limit())
+		p.Page.Notes = append(p.Page.Notes, fmt.Sprintf("Of %s, the %s that are most surprising are shown; detect --format csv lists all.", count(all), thousands(len(v.Items))))
+	}
+	p.Page.Lead = []string{"The detector finds flagged images (OOD, out of distribution) unlike every class that it was trained on. The strangest come first."}
+	if len(v.Items) == 0 {
+		p.Page.Lead = []string{"No image was judged."}
+	}
+	p.Figures = []bigFigure{{thousands(all), plainly(all, "image judged", "images judged")}, {thousands(flagged), "flagged as OOD"}}
+	if v.MaxFalseAlarms > 0 {
+		p.Figures = append(p.Figures, bigFigure{fmt.Sprintf("≤ %.3g%%", 100*v.MaxFalseAlarms), "of images like the training images may be flagged falsely"})
+	}
+	if p.Failed = p.Page.failed(v.Failed); p.Failed.Total > 0 {
+		p.Figures = append(p.Figures, bigFigure{thousands(p.Failed.Total), "could not be read"})
+	}
+	p.Page.Commands, p.Page.Facts = v.Commands, v.Facts
+	present := map[string]bool{}
+	for _, item := range v.Items {
+		present[item.Class] = true
+	}
+	p.Filters = []choice{{"Verdict", "o", []string{oodText, knownText}},
+		{"Class", "c", slices.DeleteFunc(slices.Clone(v.Classes), func(c string) bool { return !present[c] })}}
+	if len(p.Folders) > 1 && len(p.Folders) <= 500 {
+		p.Filters = append(p.Filters, choice{"Folder", "d", p.Folders})
+	}
+	p.Page.Links = append([]link{{"images", "Images"}}, p.Page.Links...)
+	if len(p.Unshown) > 0 {
+		p.Page.Links = append(p.Page.Links, link{"unshown", fmt.Sprintf("Not shown (%d)", p.Unseen)})
+	}
+	if p.Costs = v.costs(); p.Costs != nil {
+		p.Page.Links = append(p.Page.Links, link{"costs", "False alarms"})
+	}
+	if p.Counts = v.counts(); p.Counts != nil {
+		p.Page.Links = append(p.Page.Links, link{"counts", "Classes"})
+	}
+}
+
+func isAre(n int) string { return plainly(n, "is", "are") }
+
+func plainly(n int, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return several
+}
+
+// Fact returns the value of a fact, "" if there is none.
+func (p *verdictsView) Fact(name string) string {
+	for _, f := range p.Page.Facts {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
 
 func probability(x float64) string {
 	switch {
@@ -132,244 +482,6 @@ func short(x float64) string {
 		return strings.TrimSuffix(fmt.Sprintf("%.0f", x), "Inf") + "∞"
 	}
 	return strings.Replace(strconv.FormatFloat(x, 'g', 4, 64), "-", "−", 1)
-}
-
-// WriteVerdicts writes the page of judged images to the file: one page that needs
-// nothing else, or where there are some thousand images the first of several, with
-// the others in the folder NAME-pages beside it.
-func WriteVerdicts(file string, v Verdicts) error {
-	if err := checkPage(file); err != nil {
-		return err
-	}
-	v.Title = cmp.Or(v.Title, "Which images are out of distribution")
-	if v.Scores == nil {
-		v.Scores = make([]float64, len(v.Items))
-		for i, item := range v.Items {
-			if v.Scores[i] = item.Score; v.ByPValue {
-				v.Scores[i] = item.PValue
-			}
-		}
-	}
-	v.Scores = slices.Clone(v.Scores)
-	slices.Sort(v.Scores)
-	v.Items = slices.Clone(v.Items)
-	slices.SortStableFunc(v.Items, func(a, b Verdict) int {
-		return cmp.Or(cmp.Compare(a.PValue, b.PValue), cmp.Compare(a.Score, b.Score), strings.Compare(a.Image.Path, b.Image.Path))
-	})
-	v.Items = v.Items[:min(len(v.Items), MostVerdicts)]
-	if err := writeVerdicts(file, &v); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
-}
-
-// laterPage matches the files of all pages but the first.
-var laterPage = regexp.MustCompile(`^page-\d{4}\.html$`)
-
-func writeVerdicts(file string, v *Verdicts) error {
-	folder := strings.TrimSuffix(file, filepath.Ext(file)) + "-pages"
-	if err := clearPages(folder); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
-		return err
-	}
-	size := perPage
-	if len(v.Items) <= onePage {
-		size = max(1, len(v.Items))
-	}
-	links := pageLinks(file, folder, size, v.Items)
-	if len(links) > 1 {
-		if err := os.MkdirAll(folder, 0o777); err != nil {
-			return err
-		}
-	}
-	common := verdictsView{
-		Verdicts: v, Total: len(v.Items), Detector: disk.Quote(v.Detector), Meanings: meanings(v.Items), Control: newSlider(v),
-	}
-	common.fullBar = fullBar(v.Items)
-	common.Bar = short(common.fullBar)
-	// The first page is written last: with it, all are complete.
-	for i := len(links) - 1; i >= 0; i-- {
-		page := common
-		page.fill(links, i)
-		if err := writePage(links[i].file, "verdicts.html", page); err != nil {
-			return err
-		}
-	}
-	return disk.SyncDir(filepath.Dir(file))
-}
-
-// clearPages removes the later pages of an earlier report.
-func clearPages(folder string) error {
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return nil // there are none; what else is wrong shows when pages are written
-	}
-	for _, e := range entries {
-		page := filepath.Join(folder, e.Name())
-		if !laterPage.MatchString(e.Name()) {
-			continue
-		}
-		if err := checkPage(page); err != nil {
-			return err
-		}
-		if err := os.Remove(page); err != nil {
-			return err
-		}
-	}
-	_ = os.Remove(folder) // if that was all
-	return nil
-}
-
-// pageLinks divides the images into pages.
-func pageLinks(file, folder string, size int, items []Verdict) (links []pageLink) {
-	for first := 0; first == 0 || first < len(items); first += size {
-		l := pageLink{Number: len(links) + 1, First: first + 1, Last: min(first+size, len(items)), file: file}
-		if l.Number > 1 {
-			l.file = filepath.Join(folder, fmt.Sprintf("page-%04d.html", l.Number))
-		}
-		for _, item := range items[first:l.Last] {
-			if item.OOD {
-				l.OOD++
-			}
-		}
-		if l.Last > first {
-			l.Lowest, l.Highest = probability(items[first].PValue), probability(items[l.Last-1].PValue)
-		}
-		links = append(links, l)
-	}
-	return links
-}
-
-// from returns the link to a page as another page writes it.
-func (l pageLink) from(other pageLink) pageLink {
-	name := url.PathEscape(filepath.Base(l.file))
-	switch {
-	case l.Number > 1 && other.Number == 1:
-		name = url.PathEscape(filepath.Base(filepath.Dir(l.file))) + "/" + name
-	case l.Number == 1 && other.Number > 1:
-		name = "../" + name
-	}
-	l.URL, l.Here = template.URL("./"+name), l.Number == other.Number
-	return l
-}
-
-// fill makes page i of the pages.
-func (p *verdictsView) fill(links []pageLink, i int) {
-	v := p.Verdicts
-	here := links[i]
-	p.First, p.Last = here.First, here.Last
-	p.Page = layout{Title: v.Title, Script: "verdicts.js", Album: &album{}}
-	if len(links) > 1 {
-		p.Page.Title = fmt.Sprintf("%s: page %d of %d", v.Title, i+1, len(links))
-		if i > 0 {
-			before := links[i-1].from(here)
-			p.Before = &before
-		}
-		if i+1 < len(links) {
-			after := links[i+1].from(here)
-			p.After = &after
-		}
-	}
-	plain := map[string]bool{}
-	for _, m := range p.Meanings {
-		plain[m.Name] = true
-	}
-	classes := map[string]bool{}
-	for n := here.First; n <= here.Last; n++ {
-		item := &v.Items[n-1]
-		classes[item.Class] = true
-		view := &verdictView{Verdict: item, Number: n, Picture: p.Page.Album.of(item.Image, verdictSide), Overlay: overlay(item.Where)}
-		for _, near := range item.Nearest {
-			if near.Image.Path == "" {
-				near.Image.Path = fmt.Sprintf("row %d", near.Row)
-			}
-			view.Near = append(view.Near, nearTile{p.Page.Album.of(near.Image, nearSide), near.Class, short(near.Distance)})
-		}
-		for _, part := range item.Parts {
-			view.Bars = append(view.Bars, newBar(part, p.fullBar, !plain[part.Name]))
-		}
-		p.Items = append(p.Items, view)
-	}
-	p.Page.Album.load()
-	for _, c := range v.Classes {
-		if !classes[c] {
-			classes[c] = false
-		}
-	}
-	present := slices.DeleteFunc(slices.Clone(v.Classes), func(c string) bool { return !classes[c] })
-	p.Filters = []choice{{"Class", "class", present}, {"Verdict", "verdict", []string{oodText, knownText}}}
-	missing, near := 0, 0
-	for _, item := range p.Items {
-		if item.Picture.Missing() {
-			p.Unshown = append(p.Unshown, item)
-		}
-		for _, n := range item.Near {
-			if near++; n.Missing() {
-				missing++
-			}
-		}
-	}
-	p.Page.Notes = slices.Clone(v.Notes)
-	if missing > 0 {
-		p.Page.Notes = append(p.Page.Notes, fmt.Sprintf("%d of %d pictures of training images cannot be shown: their folder was moved or deleted, or the files have changed.", missing, near))
-	}
-	if i == 0 {
-		p.first(links)
-	}
-	p.Page.Links = append([]link{{"images", "Images"}}, p.Page.Links...)
-	if len(p.Unshown) > 0 {
-		p.Page.Links = append(p.Page.Links, link{"unshown", fmt.Sprintf("Not shown (%d)", len(p.Unshown))})
-	}
-}
-
-// Words for the verdicts, which filters use too.
-const (
-	oodText   = "OOD"
-	knownText = "in distribution"
-)
-
-// first adds what only the first page has.
-func (p *verdictsView) first(links []pageLink) {
-	v := p.Verdicts
-	all, flagged := len(v.Scores), 0
-	for _, item := range v.Items {
-		if item.OOD {
-			flagged++
-		}
-	}
-	if all > len(v.Items) {
-		flagged = p.Control.flagged(v, v.limit())
-		p.Page.Notes = append(p.Page.Notes, fmt.Sprintf("Of %s, the %s that are most surprising are shown; detect --format csv lists all.", count(all), thousands(len(v.Items))))
-	}
-	lead := fmt.Sprintf("%s of %s %s flagged as out of distribution (OOD): the detector finds them unlike every class that it was trained on. The most surprising come first.",
-		thousands(flagged), count(all), isAre(flagged))
-	p.Page.Lead = []string{lead}
-	if len(v.Items) == 0 {
-		p.Page.Lead = []string{"No image was judged."}
-	}
-	p.Page.Commands, p.Page.Facts = v.Commands, v.Facts
-	if len(links) > 1 {
-		for _, l := range links {
-			p.Pages = append(p.Pages, l.from(links[0]))
-		}
-		p.Page.Links = append(p.Page.Links, link{"pages", "All pages"})
-	}
-	if p.Costs = v.costs(); p.Costs != nil {
-		p.Page.Links = append(p.Page.Links, link{"costs", "False alarms"})
-	}
-	if p.Counts = v.counts(); p.Counts != nil {
-		p.Page.Links = append(p.Page.Links, link{"counts", "Classes"})
-	}
-	p.Failed = p.Page.failed(v.Failed)
-}
-
-func isAre(n int) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
 }
 
 // counts is the table of the classes that images were given.
@@ -438,20 +550,6 @@ func barOf(p detector.ScorePart) float64 {
 	return p.Deviations
 }
 
-func newBar(p detector.ScorePart, full float64, explain bool) bar {
-	b := bar{ScorePart: p, Value: barOf(p), Explain: explain && p.Meaning != "", Left: 50}
-	if math.IsNaN(b.Value) {
-		b.Text = "–"
-		return b
-	}
-	b.Width = 50 * min(math.Abs(b.Value)/full, 1)
-	if b.Value < 0 {
-		b.Left -= b.Width
-	}
-	b.Text = strings.Replace(fmt.Sprintf("%+.1f", b.Value), "-", "−", 1)
-	return b
-}
-
 // overlay draws where the score fell: the more, the less transparent.
 func overlay(m *detector.Map) template.URL {
 	if m == nil || m.Width < 1 || m.Height < 1 || m.Width*m.Height != len(m.Values) {
@@ -479,10 +577,10 @@ func overlay(m *detector.Map) template.URL {
 	return template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()))
 }
 
-// Box returns the part of the picture that the map covers: its left and top edge,
-// its width and its height in per cent.
-func (v verdictView) Box() [4]float64 {
-	a := v.Where.Area
+// boxOf returns the part of the picture that the map covers: its left and top edge, its width
+// and its height in per cent.
+func boxOf(m *detector.Map) [4]float64 {
+	a := m.Area
 	if a == ([4]float64{}) || !(a[0] < a[2] && a[1] < a[3]) {
 		a = [4]float64{0, 0, 1, 1}
 	}

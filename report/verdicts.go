@@ -22,6 +22,7 @@ type Verdicts struct {
 	Facts    []evaluation.Fact // detector, model, threshold, dates: what repeats the run
 	Commands []string
 	Detector string   // file of the detector, for copied commands
+	Program  string   // as it was started, for these; "" means mlrbfn
 	Classes  []string // of the detector
 
 	// Threshold is the score below which an image is flagged, and MaxFalseAlarms the
@@ -70,6 +71,7 @@ type Verdict struct {
 	Image images.Picture // Label is the class that a person gave it; "" if unknown
 	detector.Verdict
 	detector.Explanation
+	Group int // of images that look alike: its number from 1 on; 0 for none
 }
 
 // failures are those of images that could not be read, as a page lists them.

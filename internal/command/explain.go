@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -116,7 +117,7 @@ func (p *page) add(j pipeline.Judgement) {
 		p.scores = append(p.scores, j.Score)
 	}
 	j.Features = slices.Clone(j.Features) // others lie beside them
-	if j.Explanation != nil {
+	if j.Explanation != nil && !j.OOD {
 		j.Features = nil
 	}
 	if p.kept = append(p.kept, j); len(p.kept) == 2*report.MostVerdicts {
@@ -142,7 +143,6 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []evaluat
 	for i, j := range p.kept {
 		if j.Explanation == nil {
 			x, verdicts, at = append(x, j.Features...), append(verdicts, j.Verdict), append(at, i)
-			p.kept[i].Features = nil
 		}
 	}
 	all, err := e.Explain(ctx, x, verdicts)
@@ -152,16 +152,66 @@ func (p *page) write(ctx context.Context, e *pipeline.Explainer, facts []evaluat
 	for k, i := range at {
 		p.kept[i].Explanation = &all[k]
 	}
+	groups, err := p.groups(ctx, e)
+	if err != nil {
+		return err
+	}
 	v := report.VerdictsOf(p.detector, p.byPValue)
+	v.Program = started()
 	v.Facts, v.Commands, v.Detector, v.MaxFalseAlarms = facts, []string{line}, p.detector.File(), p.alarms
 	v.Scores, v.Failed, v.Notes = p.scores, p.failed, notes
 	if p.unread > len(p.failed) {
 		v.Notes = append(v.Notes, fmt.Sprintf("%d images could not be read; the first %d are listed", p.unread, len(p.failed)))
 	}
-	for _, j := range p.kept {
-		v.Items = append(v.Items, p.item(ctx, j))
+	for i, j := range p.kept {
+		item := p.item(ctx, j)
+		item.Group = groups[i]
+		v.Items = append(v.Items, item)
 	}
 	return report.WriteVerdicts(p.file, v)
+}
+
+// mostGrouped is how many flagged images are put into groups, the most surprising first: the
+// work grows with the square of their number.
+const mostGrouped = 2000
+
+// groups returns the number of the group of each kept image, from 1 on, and 0 for those that
+// look like no other flagged one. The features are let go.
+func (p *page) groups(ctx context.Context, e *pipeline.Explainer) (map[int]int, error) {
+	var rows [][]float32
+	var at []int
+	for i := range p.kept {
+		if j := &p.kept[i]; j.OOD && j.Features != nil && len(rows) < mostGrouped {
+			rows, at = append(rows, j.Features), append(at, i)
+		}
+		p.kept[i].Features = nil
+	}
+	if len(e.Sets()) == 0 || len(rows) < 2 {
+		return nil, nil
+	}
+	reach, _, err := features.Reach(ctx, e.Sets())
+	if err != nil {
+		return nil, err
+	}
+	groups, number := map[int]int{}, 0
+	for _, group := range features.LookAlikes(rows, make([]string, len(rows)), reach, len(rows)) {
+		if len(group) < 2 {
+			continue
+		}
+		number++
+		for _, k := range group {
+			groups[at[k]] = number
+		}
+	}
+	return groups, nil
+}
+
+// started is the program as it was started.
+func started() string {
+	if name := os.Args[0]; !slices.Contains(links, strings.TrimSuffix(filepath.Base(name), ".exe")) {
+		return name
+	}
+	return "mlrbfn"
 }
 
 // Bounds of a picture for a thumbnail.

@@ -46,6 +46,9 @@ func wordsFor(part string) words {
 	return words{"a low " + part, "a usual " + part, "lower in " + part}
 }
 
+// Saying is what a high value of a part of the score says of an image, in plain words.
+func Saying(part string) string { return fill(wordsFor(part).Usual, [2]string{"a class", "another"}) }
+
 // byLogits tells whether the two most likely classes of a part's words are those of
 // the linear head.
 func byLogits(part string) bool {
@@ -56,6 +59,7 @@ func byLogits(part string) bool {
 const (
 	strangeBelow = -2
 	oddBelow     = -1.5
+	lessBelow    = -0.5
 )
 
 // meaning says in words what a value means.
@@ -66,6 +70,8 @@ func (w words) meaning(deviations float64, classes [2]string) string {
 		text = w.Strange
 	case deviations < oddBelow:
 		text = "rather " + w.Strange
+	case deviations < lessBelow:
+		text = strings.TrimSuffix(w.More, ",") + " than usual"
 	}
 	return fill(text, classes)
 }

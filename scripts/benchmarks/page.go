@@ -135,7 +135,7 @@ func pageSizes(page string) (pages int, sum, largest int64, err error) {
 	if err := add(page); err != nil {
 		return 0, 0, 0, err
 	}
-	later, err := filepath.Glob(strings.TrimSuffix(page, ".html") + "-pages/*")
+	later, err := filepath.Glob(strings.TrimSuffix(page, ".html") + "-pictures/*")
 	if err != nil {
 		return 0, 0, 0, err
 	}

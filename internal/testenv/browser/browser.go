@@ -432,7 +432,7 @@ func (t *Tab) Choose(selector, option string) {
   s.dispatchEvent(new Event("input", { bubbles: true })); s.dispatchEvent(new Event("change", { bubbles: true })); })()`, nil)
 }
 
-var codes = map[string]int{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13, "Home": 36, "End": 35, " ": 32}
+var codes = map[string]int{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13, "Escape": 27, "Home": 36, "End": 35, " ": 32}
 
 // Press presses keys: single characters, or names such as ArrowRight.
 func (t *Tab) Press(keys ...string) {
@@ -441,6 +441,9 @@ func (t *Tab) Press(keys ...string) {
 		down := map[string]any{"type": "keyDown", "key": key, "code": key}
 		if len(key) == 1 {
 			down["text"] = key
+		}
+		if key == "Enter" {
+			down["text"] = "\r"
 		}
 		if code := codes[key]; code != 0 {
 			down["windowsVirtualKeyCode"] = code
