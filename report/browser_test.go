@@ -266,10 +266,14 @@ func TestInspectionInBrowser(t *testing.T) {
 	copied.Other = &images.Picture{Path: "dog/a very long name of a file that does not end.jpg", Label: "dog", Decode: drawing(3)}
 	odd := finding(4, "dog", "")
 	odd.What, odd.Image.Decode = "blank", nil
+	copied.Line, copied.Ticked = "cat/3.jpg,3,duplicate\n", true
+	wrong := finding(1, "cat", "dog")
+	wrong.Line = "cat/1.jpg,1,label\n"
 	in := Inspection{
+		Head: "path,row,kind\n",
 		Lead: []string{"4 images of 2 classes."}, Notes: []string{"1 image has no label."},
 		Sections: []FindingSection{
-			{ID: "label", Title: "Labels that seem wrong", Note: "The most certain come first.", Total: 2, Shown: []Finding{finding(1, "cat", "dog"), finding(2, "dog", "cat")}},
+			{ID: "label", Title: "Labels that seem wrong", Note: "The most certain come first.", Total: 2, Shown: []Finding{wrong, finding(2, "dog", "cat")}},
 			{ID: "duplicate", Title: "Copies", Total: 7, Shown: []Finding{copied}},
 			{ID: "leak", Title: "Leaks"},
 		},
@@ -317,6 +321,19 @@ func TestInspectionInBrowser(t *testing.T) {
 	}
 	tab.Click("#repeat .copy")
 	tab.Wait(`document.querySelector("#repeat .copy").textContent === "Copied"`)
+	// What is ticked is saved, a copy at first.
+	var saved string
+	tab.Eval(`(() => {
+		let href;
+		HTMLAnchorElement.prototype.click = function () { href = this.download + ": " + decodeURIComponent(this.href.split(",").slice(1).join(",")); };
+		document.querySelector("[data-review-head] button").click();
+		document.querySelector("[data-review]").click();
+		document.querySelector("[data-review-head] button").click();
+		return href;
+	})()`, &saved)
+	if want := "issues.csv: path,row,kind\ncat/1.jpg,1,label\ncat/3.jpg,3,duplicate\n"; saved != want || tab.Text("[data-review-head] [role=status]") != "2 of 2 ticked" {
+		t.Errorf("saved is %q, want %q; it says %q", saved, want, tab.Text("[data-review-head] [role=status]"))
+	}
 	for _, c := range tab.Complaints() {
 		t.Errorf("the page complains: %s", c)
 	}

@@ -90,7 +90,7 @@ func (v *detectorView) lowest() {
 	}
 	v.ReviewHead = csv()
 	for _, c := range v.Lowest {
-		t := &tile{picture: v.picture(c.Image, thumbnailSide), Class: c.Label, Review: strings.TrimPrefix(csv(c.ReviewedImage), v.ReviewHead)}
+		t := &tile{picture: v.picture(c.Image, thumbnailSide), Class: c.Label, Review: strings.TrimPrefix(csv(c.ReviewedImage), v.ReviewHead), Mark: "of no class"}
 		for _, line := range []tileLine{{"label", c.Label, false}, {"given", c.Class, c.Label != "" && c.Label != c.Class}, {"score", number(c.Score), false}, {"p-value", number(c.PValue), false}} {
 			if line.Value != "" {
 				t.Lines = append(t.Lines, line)

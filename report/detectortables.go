@@ -209,6 +209,10 @@ func (v *detectorView) alarms() {
 	if at := slices.IndexFunc(points, func(f evaluation.FalseAlarms) bool { return f.Share > mostAlarms }); at >= 0 {
 		points = points[:at+1]
 	}
+	// What lies far to the left of the others would leave these no room.
+	for len(points) > 4 && points[len(points)/2].Threshold-points[0].Threshold > 4*(points[len(points)-1].Threshold-points[len(points)/2].Threshold) {
+		points = points[1:]
+	}
 	if len(points) < 2 {
 		return
 	}

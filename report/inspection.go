@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ type Inspection struct {
 	Overlaps []evaluation.ClassOverlap
 	Odd      []Finding
 	Failed   []features.Failure // images that could not be read when the features were made
+	Head     string             // the first line of issues.csv; "" without boxes to tick
 	Notes    []string           // what was not looked at, and why
 	Commands []string
 	Facts    []evaluation.Fact
@@ -41,11 +41,16 @@ type Finding struct {
 	Score     string          // how certain it is; "" for none
 	What      string          // in words; "" for none
 	Other     *images.Picture // that shows the same; nil for none
+	// Line is that of issues.csv, for what a person ticks; "" for none. Ticked says that the
+	// image is ticked at first.
+	Line   string
+	Ticked bool
 }
 
 // inspectionView is an Inspection as the page's template reads it.
 type inspectionView struct {
 	Page         layout
+	Head         string
 	Filter       []choice
 	Sections     []sectionView
 	Failed       failures
@@ -65,7 +70,7 @@ func WriteInspection(dir string, in Inspection) error {
 	if err := Check(dir); err != nil {
 		return err
 	}
-	v := inspectionView{Page: layout{
+	v := inspectionView{Head: in.Head, Page: layout{
 		Title: cmp.Or(in.Title, "What is wrong with the images"), Lead: in.Lead, Notes: in.Notes,
 		Commands: in.Commands, Facts: in.Facts, Album: &album{},
 	}}
@@ -86,9 +91,6 @@ func WriteInspection(dir string, in Inspection) error {
 	v.Page.Links = append(v.Page.Links, link{"classes", "Classes"})
 	v.Page.Album.load()
 	v.tables(in)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
 	if err := writePage(filepath.Join(dir, "report.html"), "inspection.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
@@ -97,7 +99,7 @@ func WriteInspection(dir string, in Inspection) error {
 
 // finding returns the tile of a finding.
 func (a *album) finding(f Finding) *tile {
-	t := &tile{picture: a.of(f.Image, thumbnailSide), Class: f.Image.Label, Also: f.Suggested}
+	t := &tile{picture: a.of(f.Image, verdictSide), Class: f.Image.Label, Also: f.Suggested, Review: f.Line, Mark: "act on it", Ticked: f.Ticked}
 	for _, line := range []tileLine{{"label", f.Image.Label, false}, {"seems", f.Suggested, true}, {"is", f.What, false}, {"certainty", f.Score, false}} {
 		if line.Value != "" {
 			t.Lines = append(t.Lines, line)
@@ -105,7 +107,7 @@ func (a *album) finding(f Finding) *tile {
 	}
 	if f.Other != nil {
 		t.Beside = "shows the same as"
-		t.Near = []nearTile{{a.of(*f.Other, thumbnailSide), f.Other.Label, strings.ToValidUTF8(f.Other.Path, "\ufffd")}}
+		t.Near = []nearTile{{a.of(*f.Other, verdictSide), f.Other.Label, strings.ToValidUTF8(f.Other.Path, "\ufffd")}}
 	}
 	return t
 }

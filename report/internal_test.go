@@ -262,3 +262,21 @@ func BenchmarkNearest(b *testing.B) {
 		nearest(train, rows[:42], 3)
 	}
 }
+
+// TestStyleSheets: a brace that is missing would take away all rules after it.
+func TestStyleSheets(t *testing.T) {
+	for _, name := range []string{"style.css", "map.css"} {
+		depth := 0
+		for _, c := range asset(name) {
+			switch c {
+			case '{':
+				depth++
+			case '}':
+				depth--
+			}
+		}
+		if depth != 0 {
+			t.Errorf("%s has %d braces too many", name, depth)
+		}
+	}
+}

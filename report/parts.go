@@ -11,6 +11,8 @@ import (
 	"image/color"
 	"image/jpeg"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -105,8 +107,11 @@ func (l layout) Policy() template.HTML {
 		hashes.String() + `; base-uri 'none'; form-action 'none'">` + "\n" + generator)
 }
 
-// writePage writes a page to a file, by the template of this name.
+// writePage writes a page to a file, by the template of this name. It makes the folder.
 func writePage(file, name string, view any) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+		return err
+	}
 	return disk.Write(file, func(w io.Writer) error { return pages.ExecuteTemplate(w, name, view) })
 }
 
@@ -118,8 +123,10 @@ type tile struct {
 	Near   []nearTile
 	// Class and Also are the classes by which the page's filter finds it; "" for none.
 	Class, Also string
-	// Review is the line of the list that a person marks the image in; "" for none.
-	Review string
+	// Review is the line of the list that a person marks the image in; "" for none. Mark says
+	// what a tick means, and Ticked that there is one at first.
+	Review, Mark string
+	Ticked       bool
 }
 
 // tileLine is one thing that is known of an image.

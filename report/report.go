@@ -20,8 +20,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
-// Check returns an error if Write could not write to dir, which it makes. Call it before
-// long work. A report.html that this package did not make is never replaced.
+// Check returns an error if Write could not write to dir. Call it before long
+// work. A report.html that this package did not make is never replaced. Dir need
+// not exist yet.
 func Check(dir string) error {
 	return checkPage(filepath.Join(dir, "report.html"))
 }

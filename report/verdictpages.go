@@ -190,9 +190,6 @@ func writeVerdicts(file string, v *Verdicts) error {
 		}
 	}
 	inside := len(v.Items) <= onePage
-	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
-		return err
-	}
 	if !inside {
 		if err := os.MkdirAll(folder, 0o777); err != nil {
 			return err

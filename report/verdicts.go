@@ -101,14 +101,19 @@ func CheckVerdicts(file string) error { return checkPage(file) }
 // checkPage returns an error if a page could not be written to the file.
 func checkPage(file string) error {
 	text, err := disk.ReadFile(file, disk.Page)
+	first := file // of what would be made
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = os.MkdirAll(filepath.Dir(file), 0o777)
+		for err = nil; filepath.Dir(first) != first; first = filepath.Dir(first) {
+			if _, err := os.Stat(filepath.Dir(first)); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+		}
 	case err == nil && !strings.Contains(string(text), generator):
 		err = fmt.Errorf("%s: %w", file, metrics.ErrForeign)
 	}
 	if err == nil {
-		err = disk.CheckWritable(file)
+		err = disk.CheckWritable(first)
 	}
 	if err != nil {
 		return fmt.Errorf("report: %w", err)

@@ -72,6 +72,12 @@ func nameFields(of map[string]string, flags map[uintptr]string, options reflect.
 // usage says that err, which may name options, is about the command line.
 func (c *command) usage(err error) error { return &UsageError{c.advise(err)} }
 
+// isRepository tells whether a model of this name may be on the Hugging Face hub.
+func isRepository(name string) bool {
+	_, err := hub.ParseName(name)
+	return err == nil
+}
+
 // runtimeAdvice says how to come by an onnxruntime library.
 const runtimeAdvice = "run `make setup` in the checkout, put the library beside the program, or name it with --onnxruntime FILE or $ONNXRUNTIME_SHARED_LIBRARY_PATH"
 
@@ -99,11 +105,10 @@ func (c *command) advise(err error) error {
 			sep = " "
 		}
 		text = strings.Replace(text, e.Error(), "--"+name+sep+e.Err.Error(), 1)
-		if e.Option == "Model" && errors.Is(e, fs.ErrNotExist) && strings.Contains(e.Err.Error(), defaultModel+": ") {
-			text += modelAdvice
-		}
-		if missing, ok := errors.AsType[*fs.PathError](e.Err); ok && e.Option == "Model" && errors.Is(missing, fs.ErrNotExist) {
-			if _, err := hub.ParseName(missing.Path); err == nil {
+		if missing, ok := errors.AsType[*fs.PathError](e.Err); e.Option == "Model" && errors.Is(e, fs.ErrNotExist) {
+			if strings.Contains(e.Err.Error(), defaultModel+": ") {
+				text += modelAdvice
+			} else if ok && isRepository(missing.Path) {
 				text += "; if it is the name of a model on the Hugging Face hub, `mlrbfn models get " + missing.Path + "` fetches it"
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -91,6 +92,7 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 		Commands: []string{line},
 		Facts:    madeBy(),
 	}
+	page.Head = issueLines()
 	for _, k := range issueKinds {
 		section := report.FindingSection{ID: string(k.kind), Title: k.title, Note: k.note}
 		for _, i := range r.Issues {
@@ -102,6 +104,7 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 			}
 			f := report.Finding{Image: r.Images[i.Row], Suggested: i.Suggested, Score: fmt.Sprintf("%.2f", i.Score)}
 			f.Image.Label = i.Label
+			f.Line, f.Ticked = strings.TrimPrefix(issueLines(i), page.Head), i.Kind == training.Duplicate
 			if f.Image.Path == "" {
 				f.Image.Path = fmt.Sprintf("row %d", i.Row)
 			}
@@ -117,6 +120,13 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 		page.Odd = append(page.Odd, report.Finding{Image: r.Images[odd.Row], What: odd.What})
 	}
 	return page
+}
+
+// issueLines are lines of issues.csv, with the first one.
+func issueLines(issues ...training.Issue) string {
+	var text strings.Builder
+	_ = training.FormatIssues(&text, issues) // a Builder takes all
+	return text.String()
 }
 
 func sharePercent(v float64) string {

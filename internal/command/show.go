@@ -90,7 +90,7 @@ func detectorLead(s *pipeline.Summary) []string {
 	case len(d.Folds) > 0:
 		lead = append(lead, fmt.Sprintf("It is to flag about %.4g%% of in-distribution images, by cross-conformal p-values in %s.", 100*(1-d.TargetTPR), count(len(d.Folds), "fold")))
 	default:
-		text := fmt.Sprintf("Its threshold is to flag at most %.4g%% of in-distribution images.", 100*(1-d.TargetTPR))
+		text := fmt.Sprintf("Its threshold flags at most %.4g%% of in-distribution images, in the mean over calibration sets.", 100*(1-d.TargetTPR))
 		if i := d.FalseAlarms(); i != nil {
 			text += fmt.Sprintf(" In the long run it flags %.2g%% to %.2g%% of them (95%% confidence interval; %s).", 100*i[0], 100*i[1], count(len(d.CalibrationScores), "calibration image"))
 		}

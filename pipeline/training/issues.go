@@ -56,18 +56,21 @@ var columns = []string{"path", "row", "kind", "score", "label", "suggested", "ot
 // WriteIssues writes issues as CSV, whole or not at all. A cell that a spreadsheet
 // would run begins with an apostrophe, which Read takes away.
 func WriteIssues(file string, issues []Issue) error {
-	return disk.Write(file, func(w io.Writer) error {
-		out := csv.NewWriter(w)
-		errs := []error{out.Write(columns)}
-		for _, i := range issues {
-			errs = append(errs, out.Write([]string{
-				harmless(i.Path), strconv.Itoa(i.Row), string(i.Kind), strconv.FormatFloat(i.Score, 'f', 6, 64),
-				harmless(i.Label), harmless(i.Suggested), harmless(i.Other),
-			}))
-		}
-		out.Flush()
-		return errors.Join(append(errs, out.Error())...)
-	})
+	return disk.Write(file, func(w io.Writer) error { return FormatIssues(w, issues) })
+}
+
+// FormatIssues writes what WriteIssues writes to a file.
+func FormatIssues(w io.Writer, issues []Issue) error {
+	out := csv.NewWriter(w)
+	errs := []error{out.Write(columns)}
+	for _, i := range issues {
+		errs = append(errs, out.Write([]string{
+			harmless(i.Path), strconv.Itoa(i.Row), string(i.Kind), strconv.FormatFloat(i.Score, 'f', 6, 64),
+			harmless(i.Label), harmless(i.Suggested), harmless(i.Other),
+		}))
+	}
+	out.Flush()
+	return errors.Join(append(errs, out.Error())...)
 }
 
 const runs = "=+-@\t\r'" // first characters of cells that a spreadsheet would run, and the apostrophe itself

@@ -99,20 +99,3 @@
   if (axes) axes.addEventListener("change", turn);
   if (axes && axes.value !== "0") turn();
 })();
-
-// The list of the lowest calibration images, with an x for what is ticked.
-(() => {
-  const form = document.querySelector("[data-review-head]");
-  if (!form) return;
-  const boxes = [...document.querySelectorAll("[data-review]")];
-  form.hidden = false;
-  for (const box of boxes) box.parentNode.hidden = false;
-  form.querySelector("button").addEventListener("click", () => {
-    const lines = boxes.map((box) => box.checked ? box.dataset.review.trimEnd() + "x\n" : box.dataset.review);
-    const link = document.createElement("a");
-    link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(form.dataset.reviewHead + lines.join(""));
-    link.download = "list.csv";
-    link.click();
-    form.querySelector("[role=status]").textContent = boxes.filter((box) => box.checked).length + " of " + boxes.length + " marked";
-  });
-})();

@@ -93,3 +93,24 @@ document.addEventListener("keydown", (event) => {
   next.scrollIntoView({ block: "nearest" });
   event.preventDefault();
 });
+
+// A list with an x for what is ticked, or a file of what is ticked alone.
+(() => {
+  const form = document.querySelector("[data-review-head]");
+  if (!form) return;
+  const boxes = [...document.querySelectorAll("[data-review]")];
+  const file = form.dataset.reviewFile;
+  form.hidden = !boxes.length;
+  for (const box of boxes) box.parentNode.hidden = false;
+  const tell = () => { form.querySelector("[role=status]").textContent = `${boxes.filter((box) => box.checked).length} of ${boxes.length} ticked`; };
+  document.addEventListener("change", tell);
+  tell();
+  form.querySelector("button").addEventListener("click", () => {
+    const lines = boxes.map((box) => file ? (box.checked ? box.dataset.review : "") : box.checked ? box.dataset.review.trimEnd() + "x\n" : box.dataset.review);
+    const link = document.createElement("a");
+    link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(form.dataset.reviewHead + lines.join(""));
+    link.download = file || "list.csv";
+    link.click();
+    tell();
+  });
+})();
