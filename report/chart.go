@@ -61,6 +61,8 @@ type Axis struct {
 	Percent bool `json:"percent,omitempty"`
 	// Names are the ticks at 0, 1, 2, …; nil is for numbers.
 	Names []string `json:"names,omitempty"`
+	// Log makes equal steps of equal ratios; Min and all points are then above 0.
+	Log bool `json:"log,omitempty"`
 }
 
 // MarshalJSON keeps all digits of the range, which both renderers share.

@@ -280,3 +280,17 @@ func TestStyleSheets(t *testing.T) {
 		}
 	}
 }
+
+// TestLogarithmic: the curve stays, and begins at the least share.
+func TestLogarithmic(t *testing.T) {
+	f := &figure{Chart: Chart{X: Axis{Max: 1}, Series: []Series{{Points: []metrics.Point{{}, {Y: 0.5}, {X: 1, Y: 1}}}}}}
+	points := f.logarithmic().Series[0].Points
+	if !f.X.Log || f.X.Min != leastFlagged || len(points) < 6 {
+		t.Fatalf("%+v of %d points", f.X, len(points))
+	}
+	for i, p := range points {
+		if p.X < leastFlagged || i > 0 && (p.X < points[i-1].X || p.Y < points[i-1].Y) || i > 1 && math.Abs(p.Y-(0.5+p.X/2)) > 1e-9 {
+			t.Errorf("point %d is %+v", i, p)
+		}
+	}
+}

@@ -275,7 +275,7 @@ func (v *view) drawRuns() error {
 			continue
 		}
 		v.ROC.Figures = append(v.ROC.Figures, v.lines("roc-"+set.Name, fmt.Sprintf("ROC, %s (%s-OOD)", set.Name, set.Group),
-			"AUROC", "OOD images caught, %", v.idName()+" flagged, %", []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}, roc[s]))
+			"AUROC", "OOD images caught, %", v.idName()+" flagged, %", []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}, roc[s]).logarithmic())
 		v.PR.Figures = append(v.PR.Figures, v.lines("pr-"+set.Name, fmt.Sprintf("Precision and recall, %s (%s-OOD)", set.Name, set.Group),
 			"AUPR-Out", "precision, %", "recall (OOD images caught), %", nil, pr[s]))
 	}
@@ -358,6 +358,31 @@ func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metr
 	}
 	c.Text = fmt.Sprintf("%s; %s in per cent: %s.", title, areaName, strings.Join(description, ", "))
 	return &figure{Chart: c}
+}
+
+// leastFlagged is the share from which ROC curves are drawn: they differ where few images of
+// the known classes are flagged, which is a hair's breadth of a linear axis.
+const leastFlagged = 1e-3
+
+// logarithmic makes the X axis of a ROC curve logarithmic.
+func (f *figure) logarithmic() *figure {
+	f.X.Log, f.X.Min = true, leastFlagged
+	for i := range f.Series {
+		var points []metrics.Point
+		for k, p := range f.Series[i].Points {
+			// Between two points the curve is straight on a linear axis.
+			for q := 1.0; k > 0 && q < 8; q++ {
+				a := f.Series[i].Points[k-1]
+				from := max(a.X, leastFlagged)
+				if x := from * math.Pow(p.X/from, q/8); p.X > 1.5*from {
+					points = append(points, metrics.Point{X: x, Y: a.Y + (p.Y-a.Y)*(x-a.X)/(p.X-a.X)})
+				}
+			}
+			points = append(points, metrics.Point{X: max(p.X, leastFlagged), Y: p.Y})
+		}
+		f.Series[i].Points = points
+	}
+	return f
 }
 
 // histogram draws the distributions of the scores of both sets.

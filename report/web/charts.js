@@ -59,11 +59,11 @@
   function scale(axis) {
     const times = axis.percent ? 100 : 1;
     return {
-      type: "linear", min: axis.min, max: axis.max,
+      type: axis.log ? "logarithmic" : "linear", min: axis.min, max: axis.max,
       title: { display: Boolean(axis.label), text: axis.label, color: colour("faint"), padding: 2 },
       grid: { color: axis.names ? "transparent" : colour("grid"), drawTicks: false },
       border: { display: false },
-      afterBuildTicks: axis.names ? (s) => { s.ticks = axis.names.map((_, value) => ({ value })); } : undefined,
+      afterBuildTicks: axis.names ? (s) => { s.ticks = axis.names.map((_, value) => ({ value })); } : axis.log ? (s) => { s.ticks = s.ticks.filter(({ value }) => Math.abs(Math.log10(value) % 1) < 1e-9); } : undefined,
       ticks: {
         color: colour("faint"), padding: 4, maxTicksLimit: 7, includeBounds: false, maxRotation: 0, autoSkip: !axis.names,
         callback: (v) => axis.names ? axis.names[v] : number(times * v),

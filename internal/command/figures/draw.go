@@ -40,6 +40,9 @@ func Draw(c report.Chart, format string) ([]byte, error) {
 		a.Min, a.Max = axis.Min, axis.Max
 		a.Label.Text, a.Label.TextStyle.Font, a.Label.TextStyle.Color = axis.Label, sans(10), Shade("faint")
 		a.Tick.Label.Font, a.Tick.Label.Color, a.Tick.Marker = sans(9), Shade("faint"), ticks(axis.Axis)
+		if axis.Log {
+			a.Scale = plot.LogScale{}
+		}
 		a.Tick.Length, a.Padding, a.Label.Padding = 0, 4, 3
 		a.LineStyle.Width = 0
 	}
@@ -191,6 +194,14 @@ func ticks(a report.Axis) plot.Ticker {
 	scale := 1.0
 	if a.Percent {
 		scale = 100
+	}
+	if a.Log {
+		return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
+			for v := math.Pow(10, math.Ceil(math.Log10(low)-1e-9)); v <= high*1.001; v *= 10 {
+				ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(scale*v, 'g', 6, 64)})
+			}
+			return ticks
+		})
 	}
 	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
 		low, high = low*scale, high*scale

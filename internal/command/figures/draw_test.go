@@ -20,6 +20,7 @@ func TestDraw(t *testing.T) {
 			{Name: "one", Colour: "c0", Width: 2, Dashes: []float64{3, 1}, Points: []metrics.Point{{X: 0, Y: 0}, {X: 1, Y: 1}}},
 			{Name: "hidden", Hidden: true, Colour: "faint", Width: 1, Points: []metrics.Point{{X: 0, Y: 1}, {X: 1, Y: 0}}},
 			{Name: `<script>alert("1")</script>&` + strings.Repeat(" long", 20), Colour: "c1", Width: 1}}},
+		"log":    {X: report.Axis{Min: 1e-3, Max: 1, Percent: true, Log: true}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Points: []metrics.Point{{X: 1e-3}, {X: 1, Y: 1}}}}},
 		"bars":   {X: report.Axis{Min: -1e300, Max: 1e300}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Fill: 0.3, Bars: []float64{0, 1, 0.5}}}},
 		"narrow": {X: report.Axis{Min: 1e15, Max: 1e15 + 0.25}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Fill: 0.3, Bars: []float64{0, 1, 0.5}}}},
 		"marks": {X: report.Axis{Max: 4}, Y: report.Axis{Max: 1}, Series: []report.Series{{Name: "one", Colour: "c0", Width: 1, Marker: "square",
