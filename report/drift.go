@@ -22,6 +22,7 @@ type Drift struct {
 	// Threshold is the log wealth that raises the alarm.
 	Threshold float64
 	Classes   []DriftClass // that images were given
+	Raised    []Finding    // the images that raised the alarm, the strangest first
 
 }
 
@@ -85,6 +86,7 @@ func CheckDrift(file string) error { return checkPage(file) }
 
 type driftView struct {
 	Page       layout
+	Tiles      []*tile // of the images that raised the alarm
 	Charts     []*figure
 	Parts      table
 	ClassTable *table
@@ -99,6 +101,14 @@ func WriteDrift(file string, d Drift) error {
 		Title: cmp.Or(d.Title, "Drift"), Lead: d.Lead, Answer: d.Answer, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts, Charts: true,
 		Links: []link{{"course", "Course"}},
 	}}
+	if len(d.Raised) > 0 {
+		v.Page.Album = &album{}
+		v.Page.Links = append([]link{{"raised", "What raised the alarm"}}, v.Page.Links...)
+		for _, f := range d.Raised {
+			v.Tiles = append(v.Tiles, v.Page.Album.finding(f))
+		}
+		v.Page.Album.load()
+	}
 	if len(d.Parts) > 1 {
 		v.Charts = []*figure{{Chart: d.evidence()},
 			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", func(p DriftPart) (float64, *[2]float64) { return p.flagged(), p.Expected })},

@@ -124,7 +124,7 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 		fmt.Fprintf(s.Err, "drift: note: the detector has %s: a small part of images that is different from the first one on may never be noticed\n", count(n, "calibration image"))
 	}
 	if w.page != "" {
-		if err := report.WriteDrift(w.page, course.page(w.file, w.by, w.line())); err != nil {
+		if err := report.WriteDrift(w.page, course.page(ctx, w.file, w.by, w.line())); err != nil {
 			return err
 		}
 	}
@@ -252,8 +252,22 @@ type course struct {
 	lowest   float64 // log of the capital, and at which image
 	since    report.DriftAlarm
 	sinceThen
+	strange []strangeImage // before the alarm, the latest
 	byClass map[string]*report.DriftClass
 }
+
+// strangeImage is one that may have raised the alarm.
+type strangeImage struct {
+	image int // from 1 on
+	pipeline.Judgement
+}
+
+// Bounds of these: how surprising they are, how many are kept, and how many the page shows.
+const (
+	strangeP    = 0.2
+	mostStrange = 1000
+	shownAlarm  = 24
+)
 
 // alarmText names the image that raised an alarm.
 func alarmText(a *report.DriftAlarm) string {
@@ -294,6 +308,14 @@ func (c *course) add(j pipeline.Judgement, nanoseconds int64) {
 	here := report.DriftAlarm{Image: c.Images, Path: disk.EncodePath(j.Path), PathBytes: disk.PathBytes(j.Path)}
 	if nanoseconds != 0 {
 		here.Time = time.Unix(0, nanoseconds).UTC().Format(time.RFC3339)
+	}
+	if c.Alarm == nil && j.PValue <= strangeP {
+		if len(c.strange) == 2*mostStrange {
+			c.strange = slices.Delete(c.strange, 0, mostStrange)
+		}
+		kept := strangeImage{c.Images, j}
+		kept.Features, kept.Explanation = nil, nil
+		c.strange = append(c.strange, kept)
 	}
 	all, ofClass := c.watch.Add(j.Class, j.Score)
 	if c.Images == 1 || all.LogWealth < c.lowest {
@@ -426,7 +448,7 @@ func (c *course) shares(class string) (early, late float64) {
 }
 
 // page is the course as a page.
-func (c *course) page(file, by, line string) report.Drift {
+func (c *course) page(ctx context.Context, file, by, line string) report.Drift {
 	page := report.Drift{
 		Title: "Are these images still like the training images?",
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
@@ -443,6 +465,11 @@ func (c *course) page(file, by, line string) report.Drift {
 	switch {
 	case c.Alarm != nil:
 		page.Answer = fmt.Sprintf("Alarm: %s.", alarmText(c.Alarm))
+		raised := slices.DeleteFunc(slices.Clone(c.strange), func(s strangeImage) bool { return s.image < c.Alarm.Since.Image })
+		slices.SortStableFunc(raised, func(a, b strangeImage) int { return moreSurprising(a.Judgement, b.Judgement) })
+		for _, s := range raised[:min(len(raised), shownAlarm)] {
+			page.Raised = append(page.Raised, report.Finding{Image: pictureOf(ctx, s.Judgement), What: fmt.Sprintf("image %d, nearest: %s, p-value %.3f", s.image, s.Class, s.PValue)})
+		}
 	case c.raised():
 		page.Answer = "Alarm of a class; see below."
 	}

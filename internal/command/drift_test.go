@@ -98,7 +98,7 @@ func TestDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "are called new, and at least ", "Group 0: ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in", " changes most: "} {
+	for _, want := range []string{"240 images in the order of time", "Alarm: image ", "are called new, and at least ", "Group 0: ", "; the evidence began to grow at image ", "<td data-sort=\"", ">square</th>", "outside of the interval in", " changes most: ", "What raised the alarm", "nearest: disc, p-value 0.0"} {
 		if !strings.Contains(string(html), want) {
 			t.Errorf("the page lacks %s", want)
 		}
