@@ -127,7 +127,7 @@ func TestExplain(t *testing.T) {
 		return string(text)
 	}
 	first := read()
-	for _, want := range []string{html.EscapeString(bold), html.EscapeString("a<img src=x"), "far from every class", "c.png", "data:image/jpeg"} {
+	for _, want := range []string{html.EscapeString(bold), html.EscapeString("a<img src=x"), "near to a class", "c.png", "data:image/jpeg"} {
 		if !strings.Contains(first, want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -268,7 +268,7 @@
     picture.addEventListener("error", () => { if (item.t && picture.getAttribute("src") !== item.t) picture.src = item.t; else picture.hidden = true; });
     const map = item.m ? make("img", { className: "overlay", src: item.m, alt: "Map of the region that made the score fall" }) : null;
     if (map) ["left", "top", "width", "height"].forEach((edge, k) => { map.style[edge] = item.x[k] + "%"; });
-    element("look").replaceChildren(...[item.t || item.u ? picture : make("p", { className: "none", textContent: "The picture cannot be shown." }), map].filter(Boolean));
+    element("look").replaceChildren(...[item.t || item.u ? picture : make("p", { className: "none", textContent: "There is no picture of it." }), map].filter(Boolean));
     const parts = make("div", { className: "parts" }, ...(item.b || []).map(([part, v]) => {
       const size = Number(v), share = Math.min(Math.abs(size) / data.full, 1) * 50;
       const fill = make("span", { className: size < 0 ? "low" : "" });
