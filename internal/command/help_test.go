@@ -240,7 +240,7 @@ func TestStumbles(t *testing.T) {
 		{"tran --features x", `there is no command "tran"; did you mean train?`, usage},
 		{"tran", `there is no command "tran"; did you mean train?`, usage},
 		{"--featurs x", "there is no flag --featurs", usage},
-		{"detect --detector d --explain wher photos", "--explain wher: it is why or where", usage},
+		{"detect --detector d --explain whey photos", "--explain whey: it is why or where", usage},
 		{"detect --detector d --explain were", "detector d: ", failed}, // a file of this name is there
 		{"train --features f --out d --calibration cross", "cross:10", usage},
 		{"train --features f --out d --calibration nowhere", "feature set f", failed},
