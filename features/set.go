@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
@@ -411,7 +412,11 @@ func (s *Set) With(layers []Layer) error {
 	for _, l := range layers {
 		at := slices.Index(s.Layers, l)
 		if at < 0 {
-			return fmt.Errorf("features %s %w %s: extract the images as the detector does (‹Detector›), or with layers", s.Dir, ErrLayers, l.Name)
+			var names []string
+			for _, l := range layers {
+				names = append(names, l.Name)
+			}
+			return fmt.Errorf("features %s %w %s: extract the images again, with the layers %s", s.Dir, ErrLayers, l.Name, strings.Join(names, ","))
 		}
 		s.beside, s.D = append(s.beside, besides{LayersDim(s.Layers[:at]), l.D}), s.D+l.D
 	}

@@ -503,24 +503,6 @@ func (v *Verdicts) counts() *table {
 
 func whole(n int) tableCell { return tableCell{Mean: strconv.Itoa(n), Sort: strconv.Itoa(n)} }
 
-// meanings lists the parts that mean the same for all images.
-func meanings(items []Verdict) (all []detector.ScorePart) {
-	other := map[string]bool{}
-	known := map[string]string{}
-	for _, item := range items {
-		for _, part := range item.Parts {
-			meaning, ok := known[part.Name]
-			if !ok {
-				known[part.Name] = part.Meaning
-				all = append(all, part)
-			} else if meaning != part.Meaning {
-				other[part.Name] = true
-			}
-		}
-	}
-	return slices.DeleteFunc(all, func(p detector.ScorePart) bool { return other[p.Name] || p.Meaning == "" })
-}
-
 // fullBar returns the standard deviations that fill a bar: few parts have more.
 func fullBar(items []Verdict) float64 {
 	var values []float64

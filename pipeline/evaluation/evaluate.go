@@ -292,7 +292,7 @@ func (e *evaluation) checkDetector(d *detector.Detector) error {
 		return fmt.Errorf("the detector reads %d features and the sets have %d", own, e.train.D)
 	}
 	if layers := d.Source.Layers; len(layers) > 0 && !slices.Equal(layers, e.train.Sets[0].Layers) {
-		return fmt.Errorf("features %s %w that the detector reads: extract the images with it (‹Detector›)", e.train.Dirs[0], features.ErrLayers)
+		return fmt.Errorf("features %s %w that the detector reads: extract the images again, with its layers %v", e.train.Dirs[0], features.ErrLayers, layers)
 	}
 	if !slices.Equal(d.Classes, e.train.Classes) {
 		return errors.New("the detector has other classes than the training features")
