@@ -109,8 +109,8 @@ func blockEnds(waists []onnx.Waist) (ends []string) {
 // findLayers returns a few of the values that can be pooled, from a third of the network's
 // depth to its end.
 func (m *Model) findLayers(ctx context.Context, ends []string) (names []string, err error) {
-	probe := *m
-	probe.outputs, probe.layers, probe.logitsAt, probe.kept = nil, nil, 0, new(keptRunners)
+	// A copy of m would read its hash, which is being computed.
+	probe := &Model{Dir: m.Dir, File: m.File, Spec: m.Spec, bytes: m.bytes, input: m.input, options: m.options, kept: new(keptRunners)}
 	for _, name := range ends {
 		probe.addLayer(name)
 	}
