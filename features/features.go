@@ -87,7 +87,7 @@ var (
 	// ErrLocked says that another process is writing to the set.
 	ErrLocked = parts.ErrLocked
 	// ErrLayers says that a set lacks a layer that is asked for.
-	ErrLayers = errors.New("lack the layer")
+	ErrLayers = errors.New("lack layers")
 	// ErrShards says that sets are not all the shards of one whole.
 	ErrShards = parts.ErrShards
 )

@@ -416,7 +416,7 @@ func (s *Set) With(layers []Layer) error {
 			for _, l := range layers {
 				names = append(names, l.Name)
 			}
-			return fmt.Errorf("features %s %w %s: extract the images again, with the layers %s", s.Dir, ErrLayers, l.Name, strings.Join(names, ","))
+			return fmt.Errorf("features %s %w, such as %s: extract the images again, with the layers %s", s.Dir, ErrLayers, l.Name, strings.Join(names, ","))
 		}
 		s.beside, s.D = append(s.beside, besides{LayersDim(s.Layers[:at]), l.D}), s.D+l.D
 	}

@@ -20,11 +20,11 @@ import (
 // Header describes a set before its first image is added: what all rows have in
 // common. Fields without a comment are those of Meta.
 type Header struct {
-	D           int    // features of a row, at least 1
-	DType       string // Float16 rounds features when the set is made; "" is float32
-	Parquet     bool   // the set also has features.parquet
-	Layers      []Layer
-	LogitsDim   int // logits of a row; 0 for a set without
+	D           int     // features of a row, at least 1
+	DType       string  // Float16 rounds features when the set is made; "" is float32
+	Parquet     bool    // the set also has features.parquet
+	Layers      []Layer // after the features of a row in Append; nil for a set without
+	LogitsDim   int     // logits of a row; 0 for a set without
 	Root        string
 	Model       string
 	ModelSHA256 string

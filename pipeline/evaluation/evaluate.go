@@ -286,13 +286,23 @@ func (opts Options) withDefaults() (_ Options, err error) {
 	return opts, nil
 }
 
+// needLayers refuses sets that have not just these layers, unless none are asked for.
+func needLayers(layers []features.Layer, sets []*features.Set) error {
+	for _, set := range sets {
+		if len(layers) > 0 && !slices.Equal(set.Layers, layers) {
+			return fmt.Errorf("features %s %w that are read beside them: extract the images again, with the layers %v", set.Dir, features.ErrLayers, layers)
+		}
+	}
+	return nil
+}
+
 // checkDetector refuses a detector that was not trained on features like these.
 func (e *evaluation) checkDetector(d *detector.Detector) error {
 	if own := len(d.Embeddings(make([]float32, d.Dim()))); own != e.train.D {
 		return fmt.Errorf("the detector reads %d features and the sets have %d", own, e.train.D)
 	}
-	if layers := d.Source.Layers; len(layers) > 0 && !slices.Equal(layers, e.train.Sets[0].Layers) {
-		return fmt.Errorf("features %s %w that the detector reads: extract the images again, with its layers %v", e.train.Dirs[0], features.ErrLayers, layers)
+	if err := needLayers(d.Source.Layers, e.train.Sets); err != nil {
+		return err
 	}
 	if !slices.Equal(d.Classes, e.train.Classes) {
 		return errors.New("the detector has other classes than the training features")
@@ -344,6 +354,9 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 			return nil, errors.Join(fmt.Errorf("features %s have no rows", dir), t.Close())
 		}
 		if err := features.SameSpace(e.train.Sets[0], t.Sets[0]); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+		if err := needLayers(e.train.Sets[0].Layers, t.Sets); err != nil { // scores of the training may read them
 			return nil, errors.Join(err, t.Close())
 		}
 		return t, nil

@@ -560,7 +560,6 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		f.class = append(f.class, int(t.Labels[r]))
 	}
 	scorers := map[string]posthoc.Scorer{}
-	f.names = nil
 	for _, c := range t.candidates() {
 		f.names = append(f.names, c.name)
 		if c.own() || c.name == detector.OutliersPart {
