@@ -118,6 +118,7 @@ type capital struct {
 	steps     uint64 // of the stream since the start or Reset
 	logActive float64
 	parts     [bets]float64 // of the active capital, by bet; their sum is 1
+	left      float64       // of the reserve
 	highest   float64       // log of the most capital so far
 	raisedAt  uint64        // the step of the alarm; 0 if there was none
 }
@@ -160,9 +161,11 @@ func (o DriftOptions) Check() error {
 // Reset begins a new test with the capital 1, for when an alarm has been dealt with.
 // The scores so far stay those that others are ranked among. The promise holds for
 // each test by itself.
-func (m *capital) Reset() {
-	m.steps, m.raisedAt, m.highest = 0, 0, 0
-	m.logActive = math.Log(1 - inReserve)
+func (m *capital) Reset() { m.begin(inReserve) }
+
+func (m *capital) begin(reserve float64) {
+	m.steps, m.raisedAt, m.highest, m.left = 0, 0, 0, reserve
+	m.logActive = math.Log(1 - reserve)
 	for i := range m.parts {
 		m.parts[i] = 1. / bets
 	}
@@ -183,27 +186,42 @@ func (m *Martingale) Add(score float64) DriftAlarm {
 	return a
 }
 
-// bet multiplies the parts of the capital by what the bets on the next of the stream won.
+// bet pays capital in for the next of the stream, and multiplies the parts by what the bets
+// on it won.
 func (m *capital) bet(won [bets]float64) DriftAlarm {
+	m.pay(reserve(m.steps+1), jump)
+	return m.win(won)
+}
+
+// pay pays all of the reserve but what shall be left into the bets, and spreads a share of the
+// capital over them anew.
+func (m *capital) pay(left, spread float64) {
 	m.steps++
-	paid := 0.0 // from the reserve, as a share of the active capital
+	paid := 0.0 // as a share of the active capital
 	if m.logActive < 700 {
-		paid = math.Exp(math.Log(reserve(m.steps-1)-reserve(m.steps)) - m.logActive)
+		paid = math.Exp(math.Log(m.left-left) - m.logActive)
 	}
+	m.left = left
+	for i, part := range m.parts {
+		m.parts[i] = (1-spread)*(part+paid/bets)/(1+paid) + spread/bets
+	}
+	m.logActive += math.Log1p(paid)
+}
+
+// win multiplies the parts of the capital by what the bets won.
+func (m *capital) win(won [bets]float64) DriftAlarm {
 	total := 0.0
 	for i, times := range won {
-		part := (m.parts[i] + paid/bets) / (1 + paid)
-		part = (1-jump)*part + jump/bets
-		m.parts[i] = part * times
+		m.parts[i] *= times
 		total += m.parts[i]
 	}
 	for i := range m.parts {
 		m.parts[i] /= total
 	}
-	m.logActive += math.Log1p(paid) + math.Log(total)
+	m.logActive += math.Log(total)
 	wealth := m.LogWealth()
 	m.highest = max(m.highest, wealth)
-	now := m.raisedAt == 0 && wealth >= -math.Log(m.alpha)
+	now := m.raisedAt == 0 && wealth >= m.Threshold()
 	if now {
 		m.raisedAt = m.steps
 	}
@@ -215,7 +233,7 @@ func (m *capital) LogWealth() float64 {
 	if m.steps == 0 {
 		return 0
 	}
-	a, b := m.logActive, math.Log(reserve(m.steps))
+	a, b := m.logActive, math.Log(m.left)
 	return max(a, b) + math.Log1p(math.Exp(-math.Abs(a-b)))
 }
 

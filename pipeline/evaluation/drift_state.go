@@ -95,7 +95,7 @@ func (m *Martingale) UnmarshalBinary(data []byte) error {
 		return errState
 	}
 	fresh.steps, fresh.raisedAt = next(), next()
-	if fresh.raisedAt > fresh.steps {
+	if fresh.left = reserve(fresh.steps); fresh.raisedAt > fresh.steps {
 		return errState
 	}
 	cell := 0
