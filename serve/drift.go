@@ -604,7 +604,7 @@ func (d *drifts) list() []sourceDrift {
 type watch interface {
 	list() []sourceDrift
 	together() int
-	reset(ctx context.Context, detector, source string) error
+	reset(ctx context.Context, detector, source, by string) error
 	acknowledge(ctx context.Context, detector, source, by string) error
 	during(from, to time.Time, detectors ...string) []sourceHistory
 }
@@ -633,112 +633,85 @@ func (d *driftRequests) list(context.Context, *http.Request) (any, error) {
 // errNoSource is for who names a source that is not watched.
 var errNoSource = refuse(http.StatusNotFound, "no such source of that detector is watched")
 
-// meant is the source of a detector that a request must name.
-func (d *driftRequests) meant(r *http.Request) (detector, source string, err error) {
-	detector, source = r.URL.Query().Get("detector"), r.URL.Query().Get("source")
-	if detector == "" || source == "" {
-		return "", "", refuse(http.StatusBadRequest, "source and detector are needed: no alarm of another camera is dismissed")
-	}
-	return detector, source, nil
-}
-
 // reset answers POST /v1/drift/reset: the alarms of a source have been dealt with, and new
 // tests begin.
 func (d *driftRequests) reset(ctx context.Context, r *http.Request) (any, error) {
-	detector, source, err := d.meant(r)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.watch.reset(ctx, detector, source); err != nil {
-		return nil, asked(err)
-	}
-	if err := d.acted.did(ctx, "drift/reset", detector+", "+source); err != nil {
-		return nil, err
-	}
-	return d.list(ctx, r)
+	return d.deal(ctx, r, "drift/reset", d.watch.reset)
 }
 
 // acknowledge answers POST /v1/drift/acknowledge: somebody has seen the alarms of a source,
 // which go on.
 func (d *driftRequests) acknowledge(ctx context.Context, r *http.Request) (any, error) {
-	detector, source, err := d.meant(r)
-	if err != nil {
-		return nil, err
+	return d.deal(ctx, r, "drift/acknowledge", d.watch.acknowledge)
+}
+
+// deal deals with the alarms of the source of a detector that a request must name.
+func (d *driftRequests) deal(ctx context.Context, r *http.Request, what string, how func(ctx context.Context, detector, source, by string) error) (any, error) {
+	detector, source := r.URL.Query().Get("detector"), r.URL.Query().Get("source")
+	if detector == "" || source == "" {
+		return nil, refuse(http.StatusBadRequest, "source and detector are needed: no alarm of another camera is dismissed")
 	}
-	if err := d.watch.acknowledge(ctx, detector, source, byOf(ctx)); err != nil {
+	if err := how(ctx, detector, source, byOf(ctx)); err != nil {
 		return nil, asked(err)
 	}
-	if err := d.acted.did(ctx, "drift/acknowledge", detector+", "+source); err != nil {
+	if err := d.acted.did(ctx, what, detector+", "+source); err != nil {
 		return nil, err
 	}
 	return d.list(ctx, r)
 }
 
-// keysOf are the versions of a source that are watched. d.mu is held.
-func (d *drifts) keysOf(detector, source string) (keys []sourceKey) {
-	for key, s := range d.sources {
-		if s.name == detector && key.source == source {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
 // reset begins new tests of a source.
-func (d *drifts) reset(ctx context.Context, detector, name string) (err error) {
+func (d *drifts) reset(ctx context.Context, detector, name, _ string) error {
 	d.update(ctx, false)
-	d.watch.Lock()
-	defer d.watch.Unlock()
-	d.mu.Lock()
-	keys := d.keysOf(detector, name)
-	d.mu.Unlock()
-	if keys == nil {
-		return errNoSource
-	}
-	for _, key := range keys {
-		d.mu.Lock()
-		s := d.sources[key]
-		state := s.state
-		d.mu.Unlock()
-		if state != nil {
-			next, sum, failed := d.change(ctx, key, s, state, (*evaluation.DriftWatch).Reset)
-			if err = errors.Join(err, failed); failed == nil {
+	return d.each(detector, name, func(key sourceKey, s *source) error {
+		var failed error
+		if s.state != nil {
+			next, sum, err := d.change(ctx, key, s, s.state, (*evaluation.DriftWatch).Reset)
+			if failed = err; err == nil {
 				d.mu.Lock()
 				s.state, s.sum = next, sum
 				d.mu.Unlock()
 			}
 		}
-		_, failed := d.changeBeside(ctx, key, s, func(b *beside) []string {
+		_, err := d.changeBeside(ctx, key, s, func(b *beside) []string {
 			if b.Flagged != nil {
 				b.Flagged.Reset()
 			}
 			b.Since, b.Acknowledged = nil, nil
 			return nil
 		})
-		err = errors.Join(err, failed)
-	}
-	return err
+		return errors.Join(failed, err)
+	})
 }
 
 // acknowledge notes who has seen the alarms of a source.
-func (d *drifts) acknowledge(ctx context.Context, detector, name, by string) (err error) {
-	d.watch.Lock()
-	defer d.watch.Unlock()
-	d.mu.Lock()
-	keys := d.keysOf(detector, name)
-	d.mu.Unlock()
-	if keys == nil {
-		return errNoSource
-	}
-	for _, key := range keys {
-		d.mu.Lock()
-		s := d.sources[key]
-		d.mu.Unlock()
-		_, failed := d.changeBeside(ctx, key, s, func(b *beside) []string {
+func (d *drifts) acknowledge(ctx context.Context, detector, name, by string) error {
+	return d.each(detector, name, func(key sourceKey, s *source) error {
+		_, err := d.changeBeside(ctx, key, s, func(b *beside) []string {
 			b.Acknowledged = &acknowledged{by, time.Now().UTC()}
 			return nil
 		})
-		err = errors.Join(err, failed)
+		return err
+	})
+}
+
+// each does something with the watched versions of a source, while none is updated.
+func (d *drifts) each(detector, name string, do func(sourceKey, *source) error) (err error) {
+	d.watch.Lock()
+	defer d.watch.Unlock()
+	d.mu.Lock()
+	versions := map[sourceKey]*source{}
+	for key, s := range d.sources {
+		if s.name == detector && key.source == name {
+			versions[key] = s
+		}
+	}
+	d.mu.Unlock()
+	if len(versions) == 0 {
+		return errNoSource
+	}
+	for key, s := range versions {
+		err = errors.Join(err, do(key, s))
 	}
 	return err
 }
