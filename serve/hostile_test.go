@@ -4,13 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"compress/zlib"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,6 +142,53 @@ func TestDrip(t *testing.T) {
 	}
 	if status, _, text := ask(t, "POST", "http://"+address+"/v1/detect", nil, bytes.NewReader(servetest.Image(0, 1))); status != 200 {
 		t.Errorf("afterwards: %d %s", status, text)
+	}
+}
+
+// exhausted is a listener that has no file descriptor for the first connection.
+type exhausted struct {
+	net.Listener
+	once sync.Once
+}
+
+func (l *exhausted) Accept() (conn net.Conn, err error) {
+	l.once.Do(func() { err = &net.OpError{Op: "accept", Err: syscall.EMFILE} })
+	if err != nil {
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// TestOutOfDescriptors: that connections cannot be taken is an error in the log and counted,
+// also without a bound for connections, and the service goes on.
+func TestOutOfDescriptors(t *testing.T) {
+	for _, bound := range []int{-1, 256} {
+		var said bytes.Buffer
+		s, err := New(t.Context(), Options{Detectors: Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}}, PerClientConns: bound, Log: slog.New(slog.NewTextHandler(&said, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(ctx, []net.Listener{&exhausted{Listener: l}}, nil) }()
+		if status, _, text := ask(t, "GET", "http://"+l.Addr().String()+"/healthz", nil, nil); status != 200 {
+			t.Errorf("%d %s", status, text)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		metrics := httptest.NewServer(s.MetricsHandler())
+		_, _, counted := ask(t, "GET", metrics.URL+"/metrics", nil, nil)
+		metrics.Close()
+		s.Close()
+		if !strings.Contains(said.String(), "level=ERROR") || !strings.Contains(said.String(), "out of file descriptors") || !strings.Contains(counted, "mlrbfn_refused_connections_total 1") {
+			t.Errorf("with a bound of %d: %s", bound, &said)
+		}
 	}
 }
 

@@ -378,9 +378,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 				return context.WithValue(ctx, spareConn{}, access.Spare(conn))
 			},
 		}
-		if s.opts.PerClientConns > 0 {
-			l = access.Limit(l, access.NewClients(s.opts.PerClientConns), s.proxies, s.notAccepted)
-		}
+		l = access.Limit(l, access.NewClients(max(0, s.opts.PerClientConns)), s.proxies, s.notAccepted)
 		if s.cert != nil {
 			server.TLSConfig = s.cert.Config()
 			server.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
