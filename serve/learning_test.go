@@ -445,21 +445,30 @@ func TestLearnJunk(t *testing.T) {
 	w.call("POST", "/v1/detectors/main/activate", `{"version":"`+job.ID+`"}`, 200, nil)
 }
 
-// TestDropFeatures: the features of the newest verdicts and of reviewed ones stay.
+// TestDropFeatures: the features of the newest verdicts and of reviewed ones stay, also where
+// the clock was put right between them: the newest are those that were stored last.
 func TestDropFeatures(t *testing.T) {
-	w := teach(t, func(o *Options) { o.KeepFeatures = 2 })
-	var ids []string
-	for i := range uint64(5) {
-		ids = append(ids, w.send(redImage(i)).ID)
-		time.Sleep(time.Millisecond) // times of verdicts differ
-	}
-	w.say(`"verdict":"junk"`, ids[1])
-	if n, err := w.dropOldFeatures(t.Context()); n != 2 || err != nil {
-		t.Errorf("%d dropped, %v", n, err)
-	}
-	left, err := w.db.Features(t.Context(), ids)
-	if err != nil || len(left) != 3 || left[ids[1]] == nil || left[ids[3]] == nil || left[ids[4]] == nil {
-		t.Errorf("left are %d, %v", len(left), err)
+	for name, clock := range map[string][5]time.Duration{
+		"a clock that goes on":       {0, 1, 2, 3, 4},
+		"a clock that was put back":  {100 * time.Hour, 101 * time.Hour, 102 * time.Hour, 0, 1},
+		"a clock that stood in 1970": {-400_000 * time.Hour, 0, 1, -400_000 * time.Hour, -400_000*time.Hour + 1},
+	} {
+		w := teach(t, func(o *Options) { o.KeepFeatures = 2 })
+		var ids []string
+		for i, later := range clock {
+			ids = append(ids, fmt.Sprint("v", i))
+			if err := w.db.Add(t.Context(), []store.Verdict{{ID: ids[i], Time: time.Now().Add(later), Features: []float32{1}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.say(`"verdict":"junk"`, ids[1])
+		if n, err := w.dropOldFeatures(t.Context()); n != 2 || err != nil {
+			t.Errorf("%s: %d dropped, %v", name, n, err)
+		}
+		left, err := w.db.Features(t.Context(), ids)
+		if err != nil || len(left) != 3 || left[ids[1]] == nil || left[ids[3]] == nil || left[ids[4]] == nil {
+			t.Errorf("%s: left are %d, %v", name, len(left), err)
+		}
 	}
 }
 
