@@ -56,7 +56,7 @@ func (s *Server) routes() []route {
 	if s.opts.Store != nil {
 		did.store = s.opts.Store
 	}
-	hook := &webhookRequests{webhook: s.webhook, acted: did}
+	hook := &webhookRequests{webhook: s.webhook}
 	learning := &learnRequests{detectors: s.detectors, log: s.log, acted: did}
 	if s.learner != nil {
 		learning.jobs, learning.learned = s.learner, s.learner

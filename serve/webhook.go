@@ -30,10 +30,20 @@ func (s *Server) openWebhook(ctx context.Context) (err error) {
 	return s.webhook.Begin(ctx)
 }
 
+// ResendRefused sends the events again that the webhook of these options refused, each once,
+// and returns how many were taken and how many were not. It needs the store, the address and
+// the secret alone; a service may run.
+func ResendRefused(ctx context.Context, opts Options, by string) (taken, refused int, err error) {
+	hook, err := webhook.New(webhook.Options{URL: opts.Webhook, SecretFile: opts.WebhookSecret, Store: opts.Store, Timeout: opts.WebhookTimeout})
+	if err != nil {
+		return 0, 0, err
+	}
+	return hook.Again(ctx, by)
+}
+
 // webhookRequests are the requests about what the webhook refused.
 type webhookRequests struct {
 	webhook *webhook.Webhook // or nil
-	acted   acted
 }
 
 var errNoWebhook = refuse(http.StatusNotFound, "this service has no webhook")
@@ -55,10 +65,7 @@ func (w *webhookRequests) again(ctx context.Context, _ *http.Request) (any, erro
 	if w.webhook == nil {
 		return nil, errNoWebhook
 	}
-	taken, refused, err := w.webhook.Again(ctx)
-	if err == nil {
-		err = w.acted.did(ctx, "webhook/again", fmt.Sprintf("%d taken, %d refused", taken, refused))
-	}
+	taken, refused, err := w.webhook.Again(ctx, byOf(ctx))
 	return map[string]int{"taken": taken, "refused": refused}, asked(err)
 }
 

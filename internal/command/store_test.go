@@ -1,8 +1,13 @@
 package command
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -49,6 +54,49 @@ func TestStore(t *testing.T) {
 	call(t, failed, "store", "restore", "copy", "c.db")
 	call(t, usage, "store", "prune", "a.db")
 	call(t, usage, "store")
+}
+
+// TestResend: an event that was set aside is sent again, by a command, to the address that it
+// is meant for.
+func TestResend(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var got []string
+	status := http.StatusTeapot
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = append(got, r.Header.Get("webhook-id")+string(body))
+		w.WriteHeader(status)
+	}))
+	defer receiver.Close()
+	db, err := store.Open(t.Context(), "a.db", store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(receiver.URL))
+	key := "webhook/" + hex.EncodeToString(sum[:8])
+	for key, value := range map[string]string{key: `{}`, "refused-" + key + "/x": `{"id":"x","status":418,"event":{"of":"x"}}`} {
+		if err := db.SetState(t.Context(), key, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(db.Close(), os.WriteFile("secret", []byte("a secret of this test\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	call(t, failed, "store", "resend", "--webhook", receiver.URL+"/other", "--webhook-secret", "secret", "a.db")
+	call(t, failed, "store", "resend", "--webhook", receiver.URL, "a.db") // without a secret
+	if out, _ := call(t, failed, "store", "resend", "--webhook", receiver.URL, "--webhook-secret", "secret", "a.db"); !strings.Contains(out, "0 taken, 1 refused") {
+		t.Error(out)
+	}
+	status = http.StatusNoContent
+	for _, says := range []string{"1 taken, 0 refused", "0 taken, 0 refused"} {
+		if out, _ := call(t, done, "store", "resend", "--webhook", receiver.URL, "--webhook-secret", "secret", "a.db"); !strings.Contains(out, says) {
+			t.Error(out)
+		}
+	}
+	if len(got) != 2 || got[1] != `x{"of":"x"}` {
+		t.Errorf("%q came", got)
+	}
+	call(t, done, "audit", "a.db")
 }
 
 // TestSocketThatWasLeft: the socket of a service that was killed is taken over, and that of

@@ -489,26 +489,28 @@ func (w *Webhook) Refused(ctx context.Context) (all []Refused, err error) {
 }
 
 // Again sends the events that were set aside again, each once, and returns how many were taken
-// and how many were not.
-func (w *Webhook) Again(ctx context.Context) (taken, refused int, err error) {
-	all, err := w.Refused(ctx)
-	if err != nil {
-		return 0, 0, err
+// and how many were not. A line of the audit trail says who did it.
+func (w *Webhook) Again(ctx context.Context, by string) (taken, refused int, err error) {
+	if _, err := w.opts.Store.State(ctx, w.key); err != nil {
+		return 0, 0, fmt.Errorf("a webhook of this address: %w", err)
 	}
+	all, err := w.Refused(ctx)
 	for _, r := range all {
-		if ctx.Err() != nil {
-			return taken, refused, ctx.Err()
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			break
 		}
 		if w.send(ctx, r.ID, r.Event) != nil {
 			refused++
 			continue
 		}
-		if err := w.opts.Store.SetState(ctx, w.refusedKey(r.ID), nil); err != nil {
-			return taken, refused, err
-		}
 		taken++
+		err = w.opts.Store.SetState(ctx, w.refusedKey(r.ID), nil)
 	}
-	return taken, refused, nil
+	if taken+refused > 0 {
+		line := store.Review{ID: "webhook/again", Decision: store.Acted, Class: fmt.Sprintf("%d taken, %d refused", taken, refused), By: by}
+		err = errors.Join(err, w.opts.Store.Review(context.WithoutCancel(ctx), []store.Review{line}))
+	}
+	return taken, refused, err
 }
 
 // send sends one event. Where the service ends meanwhile, the answer is awaited and noted,

@@ -316,17 +316,20 @@ func TestSetAside(t *testing.T) {
 	if err != nil || len(aside) != 1 || aside[0].ID != "id-3" || aside[0].Status != http.StatusUnprocessableEntity || !slices.Equal(taken, []string{"id-0", "id-6"}) {
 		t.Errorf("%v, %+v, %v", taken, aside, err)
 	}
-	if n, m, err := w.Again(t.Context()); n != 0 || m != 1 || err != nil {
+	if n, m, err := w.Again(t.Context(), "ann"); n != 0 || m != 1 || err != nil {
 		t.Errorf("%d taken, %d refused, %v", n, m, err)
 	}
 	mu.Lock()
 	refuses = ""
 	mu.Unlock()
-	if n, m, err := w.Again(t.Context()); n != 1 || m != 0 || err != nil {
+	if n, m, err := w.Again(t.Context(), "ann"); n != 1 || m != 0 || err != nil {
 		t.Errorf("%d taken, %d refused, %v", n, m, err)
 	}
 	if aside, err := w.Refused(t.Context()); err != nil || len(aside) != 0 {
 		t.Errorf("%+v, %v", aside, err)
+	}
+	if lines, err := s.Reviews(t.Context(), "webhook/again"); err != nil || len(lines) != 2 || lines[1].By != "ann" || lines[1].Class != "1 taken, 0 refused" {
+		t.Errorf("the trail says %+v, %v", lines, err)
 	}
 	mu.Lock()
 	gone = true
