@@ -5,9 +5,10 @@
 //	go build -o bin/mlrbfn ./cmd/mlrbfn && bin/mlrbfn demo --out demo
 //	(cd scripts && go run ./hostile -detector ../demo/detector.safetensors)
 //
-// The service has two workers and, by ulimit -v, so much memory. Of each kind of image some
-// are in flight all the time, from one address; the innocent client has another one, or the
-// same with -same.
+// The service has two workers and so much memory, by a control group where one can be made (it
+// is killed if it takes more), else by ulimit -v, which also counts what is only reserved. Of
+// each kind of image some are in flight all the time, from one address; the innocent client has
+// another one, or the same with -same.
 package main
 
 import (
@@ -39,12 +40,14 @@ func main() {
 	log.SetFlags(0)
 	program := flag.String("mlrbfn", "../bin/mlrbfn", "the program")
 	detector := flag.String("detector", "", "a detector")
+	workers := flag.Int("workers", 2, "images that the service judges at once")
+	kinds := flag.String("kinds", "", "only kinds of images whose names begin so")
 	inFlight := flag.Int("in-flight", 30, "hostile images at once")
 	each := flag.Duration("time", 15*time.Second, "for each kind")
-	limit := flag.Int64("memory", 4<<30, "bytes of address space; 0 is no limit")
+	limit := flag.Int64("memory", 2<<30, "bytes of memory")
 	same := flag.Bool("same", false, "the innocent client has the address of the hostile one")
 	flag.Parse()
-	if err := run(*program, *detector, *inFlight, *each, *limit, *same); err != nil {
+	if err := run(*program, *detector, *kinds, *workers, *inFlight, *each, *limit, *same); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -65,33 +68,43 @@ func post(c *http.Client, url string, data []byte) (int, error) {
 	return response.StatusCode, err
 }
 
-func run(program, detector string, inFlight int, each time.Duration, limit int64, same bool) (err error) {
+// limited runs a program, $3, with a limit of memory, $1, in the control group $2.
+const limited = `if mkdir "$2" && [ -e "$2/memory.max" ]; then echo "$1" >"$2/memory.max"
+elif [ -e "$2/memory.limit_in_bytes" ]; then echo "$1" >"$2/memory.limit_in_bytes"
+else echo "no control group: ulimit -v" >&2; ulimit -v $(($1 >> 10)); exec "$3" "${@:4}"; fi
+echo $$ >"$2/cgroup.procs" && exec "$3" "${@:4}"`
+
+func run(program, detector, kinds string, workers, inFlight int, each time.Duration, limit int64, same bool) (err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	address := l.Addr().String()
 	l.Close()
-	ulimit := ""
-	if limit > 0 {
-		ulimit = fmt.Sprintf("ulimit -v %d && ", limit>>10)
+	group := "/sys/fs/cgroup/mlrbfn-hostile"
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil { // version 1
+		group = "/sys/fs/cgroup/memory/mlrbfn-hostile"
 	}
-	service := exec.Command("sh", "-c", ulimit+`exec "$0" "$@"`, program, "serve", "--detector", "main="+detector, "--listen", address, "--workers", "2", "--quiet")
+	service := exec.Command("bash", "-c", limited, "hostile", strconv.FormatInt(limit, 10), group, program, "serve", "--detector", "main="+detector, "--listen", address, "--workers", strconv.Itoa(workers), "--quiet")
 	service.Stderr = os.Stderr
 	if err := service.Start(); err != nil {
 		return err
 	}
 	defer func() {
 		err = errors.Join(err, service.Process.Signal(syscall.SIGTERM), service.Wait())
+		_ = os.Remove(group) // there may be none
 	}()
 	url, innocent := "http://"+address, client("127.0.0.1")
 	attacker := client(map[bool]string{false: "127.0.0.2", true: "127.0.0.1"}[same])
-	for {
-		if response, err := innocent.Get(url + "/readyz"); err == nil {
+	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		response, err := innocent.Get(url + "/readyz")
+		if err == nil {
 			response.Body.Close()
 			break
 		}
-		time.Sleep(50 * time.Millisecond)
+		if time.Since(begun) > time.Minute {
+			return err
+		}
 	}
 	var small bytes.Buffer
 	if err := gopng.Encode(&small, goimage.NewNRGBA(goimage.Rect(0, 0, 300, 200))); err != nil {
@@ -99,6 +112,9 @@ func run(program, detector string, inFlight int, each time.Duration, limit int64
 	}
 	fmt.Printf("%-40s %10s %25s %8s %8s %8s  %s\n", "hostile images", "bytes", "answers", "p50 s", "p99 s", "n", "peak MiB")
 	for _, hostile := range append([]image{{"none", nil}}, images()...) {
+		if !strings.HasPrefix(hostile.name, kinds) {
+			continue
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), each)
 		var mu sync.Mutex
 		statuses := map[int]int{}
