@@ -29,10 +29,12 @@ class OODDetector(BaseDetector):
     rows like them. Training rows have `decision_scores_` and `labels_`.
 
     Rows that a detector was trained on look more normal to it than others. So the rows are
-    divided into `folds` parts, and a detector is trained without each of them (`detectors_`,
-    with the scale and the offset of its scores). A training row has the score of the one that
-    was trained without it, a new row the mean of all. The scores are put on the scale of
-    `detector_`, which was trained on all rows, by the quartiles of the rows that both have seen.
+    divided into `folds` parts, and a detector is trained without each of them (`detectors_`).
+    It judges a new row beside the rows that it has not seen either, so that detectors need no
+    common scale: the row is flagged if it looks stranger than all but a share `contamination` of
+    the training rows, each time to the detector that was trained without that one. Its score
+    says by how much, the threshold is 0. This is CV+ (Barber, Candès, Ramdas, Tibshirani,
+    *Predictive inference with the jackknife+*, 2021).
 
     fit takes no labels, as with most detectors of PyOD: all rows are one class. With `classes`
     it takes the class of each row, which makes the score much better, and which are not the
@@ -62,39 +64,40 @@ class OODDetector(BaseDetector):
         self.n_features_in_ = X.shape[1]
         y, _ = labels(np.zeros(len(X), np.int64) if classes is None else classes, len(X))
         options = {"no_assess": True, **(self.options or {}), "scores": self.scores, "seeds": self.random_state, "calibration": 0}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "too few calibration", DataWarning)  # contamination sets the threshold
-            self.detector_ = Detector.train(X, y if classes is None else classes, progress=False, **options)
-            warnings.simplefilter("ignore", DataWarning)  # said of all rows
-            scores = self.detector_.score(X)
-            self.decision_scores_, self.detectors_ = np.zeros(len(X)), []
-            fold = _divided(X, y, self.folds, np.random.default_rng(self.random_state))
-            if fold.max() < 1:
-                raise OptionError("folds is a number of parts, at least 2, and as many rows must differ")
-            for out in (fold == k for k in range(fold.max() + 1)):
-                part = Detector.train(X[~out], y[~out], progress=False, **options)
-                own = part.score(X)
-                here, there = (np.percentile(of[~out], [25, 50, 75]) for of in (own, scores))
-                scale = (there[2] - there[0]) / (here[2] - here[0]) if here[2] > here[0] else 1.0
-                offset = there[1] - scale * here[1]
-                self.detectors_.append((part, scale, offset))
-                self.decision_scores_[out] = -(scale * own[out] + offset)
+        fold = _divided(X, y, self.folds, np.random.default_rng(self.random_state))
+        if fold.max() < 1:
+            raise OptionError("folds is a number of parts, at least 2, and as many rows must differ")
+        self.detectors_, self.fold_, self.scores_ = [], fold, np.zeros(len(X))
+        for k in range(fold.max() + 1):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "too few calibration", DataWarning)  # contamination sets the threshold
+                if k:
+                    warnings.simplefilter("ignore", DataWarning)  # said of the first
+                out = fold == k
+                self.detectors_.append(Detector.train(X[~out], y[~out], progress=False, **options))
+                self.scores_[out] = self.detectors_[k].score(X[out])
+        self.decision_scores_ = np.quantile(self.scores_, self.contamination, method="weibull") - self.scores_
         self._process_decision_scores()
         return self
 
     def _process_decision_scores(self) -> OODDetector:
         super()._process_decision_scores()
-        # The quantile that a new row exceeds with the probability contamination. PyOD's own adds
-        # (1 − 2·contamination)/(n + 1) to it.
-        self.threshold_ = np.quantile(self.decision_scores_, 1 - self.contamination, method="weibull")
-        self.labels_ = (self.decision_scores_ > self.threshold_).astype(int)
+        self.threshold_ = 0.0  # PyOD's own is the quantile of the training rows, which flags a little less of new rows
+        self.labels_ = (self.decision_scores_ > 0).astype(int)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Returns the score of each row [n]: higher is more abnormal."""
+        """Returns the score of each row [n]: higher is more abnormal, above 0 is flagged.
+
+        It is the negative of the quantile 1 − contamination, over the training rows, of how much
+        more normal the row is than they, to the detector that was trained without them.
+        """
         check_is_fitted(self, ["detectors_"])
         X = check_array(plain(X), dtype=np.float32, order="C")
-        return -np.mean([scale * part.score(X) + offset for part, scale, offset in self.detectors_], axis=0)
+        scores = np.stack([part.score(X) for part in self.detectors_], axis=1)
+        step = max(1, (1 << 22) // len(self.scores_))
+        blocks = (scores[i : i + step][:, self.fold_] - self.scores_ for i in range(0, len(X), step))
+        return -np.concatenate([np.quantile(block, 1 - self.contamination, axis=1, method="weibull") for block in blocks])
 
 
 def _divided(X: np.ndarray, y: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:

@@ -137,7 +137,7 @@ class PyOD(unittest.TestCase):
             with self.assertRaises(ValueError):
                 OODDetector(contamination=wrong)
         known = OODDetector().fit(x, classes=np.arange(300) % 2)
-        self.assertEqual(len(known.detector_.classes_), 2)
+        self.assertEqual(len(known.detectors_[0].classes_), 2)
 
     def test_flags_the_share_of_new_rows(self) -> None:
         from pyod.utils.data import generate_data
@@ -152,6 +152,7 @@ class PyOD(unittest.TestCase):
             "breast cancer": (load_breast_cancer().data, 200, 10),
             "diabetes": (load_diabetes().data, 200, 5),
             "wide": (rng.normal(size=(900, 40)) @ np.diag(np.linspace(0.1, 2, 40)), 200, 5),
+            "more features than rows": (rng.normal(size=(1000, 200)) @ np.diag(np.linspace(0.1, 2, 200)), 120, 10),
             "with outliers": (generate_data(n_train=900, n_features=5, contamination=0.1, train_only=True, random_state=0)[0], 200, 5),
         }
         for name, (X, n, splits) in sets.items():
@@ -159,15 +160,16 @@ class PyOD(unittest.TestCase):
             for _ in range(splits):
                 x = X[rng.permutation(len(X))]
                 model = OODDetector().fit(x[:n])
-                new = model.decision_function(x[n:])
                 for contamination, flagged in shares.items():  # the detectors are the same for all
                     model.contamination = contamination
-                    model._process_decision_scores()
-                    flagged.append((new > model.threshold_).mean())
+                    flagged.append((model.decision_function(x[n:]) > 0).mean())
             for contamination, flagged in shares.items():
                 with self.subTest(name, contamination=contamination):
                     error = np.sqrt(contamination * (1 - contamination) * (1 / n + 1 / (len(X) - n)) / splits)
-                    self.assertLess(abs(np.mean(flagged) - contamination), 3 * error)
+                    # Where rows are few for their features, the detectors agree less, and CV+ flags fewer.
+                    fewer = 0.7 * contamination if n < X.shape[1] else 0
+                    self.assertLess(np.mean(flagged) - contamination, 3 * error)
+                    self.assertLess(contamination - np.mean(flagged), 3 * error + fewer)
 
     def test_rows_that_are_equal_are_left_out_together(self) -> None:
         from mlrbfn.pyod import _divided

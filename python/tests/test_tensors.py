@@ -100,7 +100,7 @@ class StandIn(unittest.TestCase):
 
         self.check(lambda: OODDetector(options={"epochs": 10}), ["predict", "predict_proba", "decision_function"])
         known = OODDetector(options={"epochs": 10}).fit(self.tensor(self.x), classes=self.tensor(self.y))
-        self.assertEqual(known.detector_.classes_.tolist(), [0, 1, 2])
+        self.assertEqual(known.detectors_[0].classes_.tolist(), [0, 1, 2])
 
     def test_another_device(self) -> None:
         model = OODClassifier(**QUICK).fit(self.x, self.y)
