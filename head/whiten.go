@@ -238,7 +238,12 @@ func (c *Conditioning) whiten(ctx context.Context, rows linalg.Rows, m *linalg.M
 	for j := range rows.D {
 		w.Set(j, j, 1)
 	}
-	blas64.Trsm(blas.Left, blas.Trans, 1, lower.RawTriangular(), w.RawMatrix()) // L⁻ᵀ
+	const block = 160 // columns of L⁻ᵀ at a time, which are zero below
+	for from := 0; from < rows.D; from += block {
+		to := min(from+block, rows.D)
+		reached := lower.SliceTri(0, to).(*mat.TriDense)
+		blas64.Trsm(blas.Left, blas.Trans, 1, reached.RawTriangular(), w.Slice(0, to, from, to).(*mat.Dense).RawMatrix())
+	}
 
 	// The class means as columns, weighted by their numbers of rows.
 	means := mat.NewDense(rows.D, rows.Classes, nil)

@@ -197,6 +197,37 @@ func TestDefaultPrincipalSpace(t *testing.T) {
 	}
 }
 
+// TestFewRowsHaveTheSamePrincipalSpace: rows that are given twice have the same principal
+// space, and are no longer fewer than their features.
+func TestFewRowsHaveTheSamePrincipalSpace(t *testing.T) {
+	t.Parallel()
+	const n, d = 30, 48
+	in := problem(n, d, 3, 3)
+	x := in.Train.Features(0, n)
+	twice := posthoc.NewData(slices.Concat(x, x), d, slices.Concat(in.Train.Labels, in.Train.Labels), 3)
+	other := problem(2*n, d, 3, 3).Train.Features(n, 2*n)
+	for _, dim := range []int{1, 8, 29, 30, 40} {
+		few, err := posthoc.FitResidual(context.Background(), in.Train, in.LastLayer, dim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (d - min(dim, n)) * d; len(few.Basis) != want {
+			t.Fatalf("%d dimensions: a basis of %d values, want %d", dim, len(few.Basis), want)
+		}
+		many, err := posthoc.FitResidual(context.Background(), twice, in.LastLayer, min(dim, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := posthoc.Batch{Features: other}
+		got := score(t, few, n, b)
+		for i, want := range score(t, many, n, b) {
+			if math.Abs(got[i]-want) > 1e-5 {
+				t.Errorf("%d dimensions, row %d: %g, want %g", dim, i, got[i], want)
+			}
+		}
+	}
+}
+
 // TestAllFeaturesInThePrincipalSpace is where ViM's α divides by zero, or by
 // what rounding left.
 func TestAllFeaturesInThePrincipalSpace(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/lapack/lapack64"
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
@@ -64,7 +66,7 @@ type Residual struct {
 
 // FitResidual fits Residual with all but the dim first eigenvectors; 0 means
 // 512 from 768 features on, 1,000 from 2,048 on, else half of the features.
-// There must be fewer than features.
+// There must be fewer than features; more than rows count as many as rows.
 func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Residual, error) {
 	if err := data.fits(head); err != nil {
 		return nil, err
@@ -85,27 +87,84 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	if err != nil {
 		return nil, err
 	}
-	// About u it is the covariance about the mean, and how far the mean is from u.
-	sigma, m, err := data.total(ctx, false)
-	if err != nil {
-		return nil, err
-	}
-	offset := mat.NewVecDense(d, slices.Clone(m.Mean))
-	offset.SubVec(offset, mat.NewVecDense(d, u))
-	sigma.SymRankOne(sigma, 1, offset)
-	_, vectors, err := eigen(ctx, sigma)
-	if err != nil {
-		return nil, err
-	}
 	s := &Residual{Origin: u}
-	for k := range d - dim {
-		s.Basis = append(s.Basis, vectors.RawRowView(k)...)
+	if data.N < d {
+		waited, stopped := await(ctx, func() (err error) {
+			s.Basis, err = data.unreached(u, dim)
+			return err
+		})
+		err = cmp.Or(stopped, waited)
+	} else {
+		s.Basis, err = data.unused(ctx, u, dim)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if data.residuals == nil {
 		data.residuals = map[residualKey]*Residual{}
 	}
 	data.residuals[key] = s
 	return s, nil
+}
+
+// unused returns all but the dim last eigenvectors, by ascending eigenvalues, of
+// (F−u)ᵀ(F−u): about u it is the covariance about the mean, and how far the mean is from u.
+func (data *Data) unused(ctx context.Context, u []float64, dim int) (basis []float64, err error) {
+	sigma, m, err := data.total(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	offset := mat.NewVecDense(data.D, slices.Clone(m.Mean))
+	offset.SubVec(offset, mat.NewVecDense(data.D, u))
+	sigma.SymRankOne(sigma, 1, offset)
+	_, vectors, err := eigen(ctx, sigma)
+	if err != nil {
+		return nil, err
+	}
+	return vectors.RawMatrix().Data[:(data.D-dim)*data.D], nil
+}
+
+// unreached is unused for fewer rows than features, in a fraction of the time: with (F−u)ᵀ = QR
+// these are the eigenvectors of RRᵀ, turned by Q, and the columns of Q that no row reaches. All
+// of these, since none of them comes before another: the principal space has at most N dimensions.
+func (data *Data) unreached(u []float64, dim int) (basis []float64, err error) {
+	kernels.UseBLAS()
+	n, d := data.N, data.D
+	dim = min(dim, n)
+	q := mat.NewDense(d, n, nil)
+	for i, v := range data.Features(0, n) {
+		if v-v != 0 {
+			return nil, errors.New("features that are not finite have no principal space")
+		}
+		q.Set(i%d, i/d, float64(v)-u[i%d])
+	}
+	a := q.RawMatrix()
+	tau, work := make([]float64, n), make([]float64, 1)
+	lapack64.Geqrf(a, tau, work, -1)
+	work = make([]float64, int(work[0]))
+	lapack64.Geqrf(a, tau, work, len(work))
+	columns := mat.NewDense(d, d-dim, nil)
+	reached := n - dim // of the columns are eigenvectors
+	for i := range d - n {
+		columns.Set(n+i, reached+i, 1)
+	}
+	if reached > 0 {
+		upper := mat.NewDense(n, n, nil)
+		for i := range n {
+			copy(upper.RawRowView(i)[i:], q.RawRowView(i)[i:])
+		}
+		var rows mat.SymDense
+		rows.SymOuterK(1, upper)
+		_, vectors, err := linalg.Eigen(&rows)
+		if err != nil {
+			return nil, err
+		}
+		columns.Slice(0, n, 0, reached).(*mat.Dense).Copy(vectors.Slice(0, reached, 0, n).T())
+	}
+	lapack64.Ormqr(blas.Left, blas.NoTrans, a, tau, columns.RawMatrix(), work[:1], -1)
+	work = make([]float64, int(work[0]))
+	lapack64.Ormqr(blas.Left, blas.NoTrans, a, tau, columns.RawMatrix(), work, len(work))
+	return mat.DenseCopyOf(columns.T()).RawMatrix().Data, nil
 }
 
 // residualKey names a Residual among those of the same data.

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
+	"sync"
 
 	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
@@ -432,25 +434,55 @@ func (h *holdOut) run(ctx context.Context, full *head.ResidualNetwork) error {
 	}
 	order := chain(full.Density.Means, full.Density.D)
 	folds := min(len(classes), mostFolds)
+	var made []*fold
 	for i := range folds {
 		var out []int
 		for at := i; at < len(order); at += folds {
 			out = append(out, classes[order[at]])
 		}
-		f := h.newFold(i, out...)
-		h.t.Options.stage("class hold-out", i, folds)
-		if err := h.fit(ctx, f); err != nil {
-			return err
-		}
+		made = append(made, h.newFold(i, out...))
+	}
+	if err := h.fitAll(ctx, "class hold-out", made); err != nil {
+		return err
+	}
+	for _, f := range made {
 		if len(f.left.nearness) > 0 && len(f.known.nearness) > 0 {
 			h.folds = append(h.folds, f)
 		}
 	}
-	h.t.Options.stage("class hold-out", folds, folds)
 	if len(h.folds) < 2 {
 		return errNothingFresh
 	}
 	return nil
+}
+
+// fitAll fits folds, as many at a time as there are cores and as memory allows: where rows are
+// few, one alone does not keep the cores busy.
+func (h *holdOut) fitAll(ctx context.Context, stage string, folds []*fold) error {
+	t := h.t
+	d, n := int64(t.D), int64(min(foldTrain, t.train.Len()))
+	atOnce := max(1, min(int64(runtime.GOMAXPROCS(0)), t.Options.Memory/8/(8*8*d*d+4*8*n*d)))
+	group, ctx := parallel.WithContext(ctx)
+	group.SetLimit(int(atOnce))
+	var mu sync.Mutex
+	done := 0
+	t.Options.stage(stage, done, len(folds))
+	for _, f := range folds {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := h.fit(ctx, f); err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			done++
+			t.Options.stage(stage, done, len(folds))
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // chain orders rows such that each is followed by the nearest of those that are
@@ -770,16 +802,20 @@ func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, 
 
 // pairs assesses each class with each other one left out as well: the means of these.
 func (h *holdOut) pairs(ctx context.Context, like *detector.Assessment, weights []map[string]float64) (*detector.Assessment, error) {
-	n, done := len(h.folds), 0
+	n := len(h.folds)
+	var folds []*fold
+	for i, one := range h.folds {
+		for _, other := range h.folds[:i] {
+			folds = append(folds, h.newFold(i, slices.Concat(one.out, other.out)...))
+		}
+	}
+	if err := h.fitAll(ctx, "pairs of classes held out", folds); err != nil {
+		return nil, err
+	}
 	mean := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
 	for i, one := range h.folds {
 		for j, other := range h.folds[:i] {
-			h.t.Options.stage("pairs of classes held out", done, n*(n-1)/2)
-			done++
-			f := h.newFold(i, slices.Concat(one.out, other.out)...)
-			if err := h.fit(ctx, f); err != nil {
-				return nil, err
-			}
+			f := folds[i*(i-1)/2+j]
 			for at, with := range []int{i, j} { // judged with the weights that judge this class alone
 				a := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
 				h.judge(a, []*fold{f}, weights[with:with+1])

@@ -250,7 +250,7 @@ func TestHoldOutStops(t *testing.T) {
 func TestFoldsLeaveNoPairsOut(t *testing.T) {
 	stages := map[string]int{}
 	o := quick(nearTwins(t, 4, 100))
-	o.Stage = func(what string, _, _ int) { stages[what]++ }
+	o.Stage = func(what string, done, _ int) { stages[what] = done }
 	data, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

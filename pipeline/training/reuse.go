@@ -125,15 +125,16 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 		}
 	}
 	again = again[:min(len(again), mostAgain)]
+	var folds []*fold
 	for i, class := range again {
-		t.Options.stage("class hold-out", i, len(again))
-		f := h.newFold(i, class)
-		if err := h.fit(ctx, f); err != nil {
-			return nil, err
-		}
+		folds = append(folds, h.newFold(i, class))
+	}
+	if err := h.fitAll(ctx, "class hold-out", folds); err != nil {
+		return nil, err
+	}
+	for _, f := range folds {
 		h.judge(a, []*fold{f}, []map[string]float64{weights})
 	}
-	t.Options.stage("class hold-out", len(again), len(again))
 	t.average(a)
 	return a, nil
 }
