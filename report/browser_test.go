@@ -158,10 +158,7 @@ func TestVerdictsInBrowser(t *testing.T) {
 		t.Error(v)
 	}
 	tab.Press("Escape")
-	var at string
-	if tab.Eval(`document.activeElement.title`, &at); at != names[1] {
-		t.Errorf("the keyboard is at %q", at)
-	}
+	tab.Wait(fmt.Sprintf("document.activeElement.title === %q", names[1]))
 	tab.Press("k", "x", "j", "x")
 	if got := tab.Text("#chosen"); got != "· 2 selected" {
 		t.Errorf("after two keys: %q", got)

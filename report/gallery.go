@@ -63,10 +63,10 @@ type hardest struct {
 
 // galleries shows the most OOD-looking test images and the most ID-looking OOD
 // images: of each set by the scores of the gallery's method, and of all sets
-// together by those of every other method.
+// together by those of the other methods that have a style.
 func (v *view) galleries() error {
 	h := &hardest{view: v}
-	for _, method := range v.methods {
+	for _, method := range v.methods[:len(v.style)] {
 		run, ok := v.firstRun(method)
 		if !ok {
 			continue

@@ -241,7 +241,7 @@ func TestFullSize(t *testing.T) {
 		t.Errorf("the page has %d bytes", len(page))
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "figures", "*.svg"))
-	if err != nil || len(files) != 25*12+12+12+1+1 {
+	if err != nil || len(files) != 6*12+12+12+1+1 {
 		t.Errorf("%d figures, %v", len(files), err)
 	}
 	for _, file := range files {
@@ -299,7 +299,7 @@ func TestAccuracyOfOneHead(t *testing.T) {
 			r.Results[i].IDAcc = 0.8
 		}
 	}
-	if page := write(t, t.TempDir(), r); !strings.Contains(page, "is 90.00% (msp, mls)") {
+	if page := write(t, t.TempDir(), r); !strings.Contains(page, "is 90.00% (mls, msp)") {
 		t.Error("the page does not name the scores of one accuracy together")
 	}
 }

@@ -16,8 +16,12 @@ type table struct {
 	Head    string        // of the first column
 	Groups  []columnGroup // headings above those of the columns; nil for none
 	Columns []string
+	further []int // columns that wait until they are asked for
 	Rows    []tableRow
 }
+
+// Further tells whether a column waits until it is asked for; without scripts none does.
+func (t table) Further(column int) bool { return slices.Contains(t.further, column) }
 
 type columnGroup struct {
 	Label string
@@ -94,39 +98,40 @@ func interval(i metrics.Interval) string {
 	return fmt.Sprintf("%s to %s", percent(i.Low), percent(i.High))
 }
 
-// summary is the table of the groups' means.
-func (v *view) summary(rows []metrics.Measurement) table {
-	rs, methods := index(rows), order(rows, func(r metrics.Measurement) string { return r.Method })
-	t := newTable("Means over the sets of each group, in per cent", methods)
-	for _, m := range []Metric{AUROC, FPR95, AUPROut} {
-		t.Groups = append(t.Groups, columnGroup{Label: m.arrow()})
-		for _, group := range groups(rows) {
-			values, intervals := v.column(rs, methods, m, group, "mean")
-			t.addColumn(group, m.Lower, values, intervals)
-		}
-	}
+// summary is the table of the groups' means and, where a group has several, of its sets.
+func (v *view) summary(rows []metrics.Measurement, methods []string) table {
+	rs := index(rows)
+	t := newTable("Methods by group and set of OOD images, in per cent", methods)
 	var accuracies []Value
 	for _, method := range methods {
 		accuracies = append(accuracies, rs.accuracy(method))
 	}
-	t.Groups = append(t.Groups, columnGroup{Label: "accuracy ↑"})
-	t.addColumn("ID", false, accuracies, nil)
-	return t
-}
-
-// perSet makes a table of each metric over the single sets.
-func (v *view) perSet() {
-	for _, m := range []Metric{AUROC, FPR95, AUPROut, AUPRIn, FPR95ID} {
-		t := newTable(m.arrow()+", in per cent", v.methods)
-		for _, group := range groups(v.Results) {
-			t.Groups = append(t.Groups, columnGroup{Label: group + "-OOD"})
-			for _, set := range sets(v.Results, group) {
-				values, intervals := v.column(v.results, v.methods, m, group, set)
-				t.addColumn(set, m.Lower, values, intervals)
+	for i, m := range []Metric{AUROC, FPR95, AUPROut, AUPRIn, FPR95ID} {
+		t.Groups = append(t.Groups, columnGroup{Label: m.arrow()})
+		add := func(label, group, set string, further bool) {
+			if further {
+				t.further = append(t.further, len(t.Columns))
+			}
+			values, intervals := v.column(rs, methods, m, group, set)
+			t.addColumn(label, m.Lower, values, intervals)
+		}
+		for _, group := range groups(rows) {
+			of := sets(rows, group)
+			if len(of) == 1 {
+				add(group+": "+of[0], group, "mean", i > 2)
+				continue
+			}
+			add(group, group, "mean", i > 2)
+			for _, set := range of {
+				add(set, group, set, true)
 			}
 		}
-		v.PerSet = append(v.PerSet, t)
+		if i == 0 {
+			t.Groups = append(t.Groups, columnGroup{Label: "accuracy ↑"})
+			t.addColumn("ID", false, accuracies, nil)
+		}
 	}
+	return t
 }
 
 func publishedTable(lines []Line) *table {

@@ -26,7 +26,6 @@ type view struct {
 	*evaluation.Evaluation
 	Page            layout
 	Summary         table
-	PerSet          []table
 	Histograms      []panel // one for each method
 	ROC, PR         panel
 	Selective       []*figure
@@ -52,19 +51,19 @@ type panel struct {
 
 func newView(e *evaluation.Evaluation, published []Line) (*view, error) {
 	v := &view{Evaluation: e, results: index(e.Results), methods: order(e.Results, func(r metrics.Measurement) string { return r.Method })}
+	v.rank()
 	v.Page = layout{
 		Title:    "Out-of-distribution detection",
 		Commands: e.Commands, Facts: e.Facts, Album: &album{},
 	}
 	v.chooseStyles()
 	v.lead()
-	v.Summary = v.summary(e.Results)
-	v.perSet()
+	v.Summary = v.summary(e.Results, v.methods)
 	if err := v.drawRuns(); err != nil {
 		return nil, err
 	}
 	if len(e.Ablation) > 0 {
-		t := v.summary(e.Ablation)
+		t := v.summary(e.Ablation, order(e.Ablation, func(r metrics.Measurement) string { return r.Method }))
 		v.AblationTable, v.AblationFigures = &t, ablationFigures(e.Ablation)
 	}
 	if len(published) > 0 {
@@ -84,7 +83,7 @@ func newView(e *evaluation.Evaluation, published []Line) (*view, error) {
 
 // links lists the sections of the page.
 func (v *view) links() []link {
-	links := []link{{"summary", "Summary"}, {"sets", "Single sets"}}
+	links := []link{{"summary", "Methods"}}
 	for _, l := range []struct {
 		there bool
 		link
@@ -116,17 +115,23 @@ func (v *view) overall(method string) float64 {
 	return sum / float64(n)
 }
 
-// chooseStyles gives a style of its own to the first method, which the report is
-// about, and to those with the highest AUROC. All others are grey.
-func (v *view) chooseStyles() {
-	ranked := slices.Clone(v.methods)
-	slices.SortStableFunc(ranked, func(a, b string) int { return cmp.Compare(v.overall(b), v.overall(a)) }) // NaN is last
-	v.GalleryMethod = cmp.Or(v.Own, v.methods[0])                                                           // and not the one that does best on these images
-	if at := slices.Index(ranked, v.methods[0]); at >= len(lineStyles) {
-		ranked[len(lineStyles)-1] = v.methods[0]
+// rank puts the method first that the report is about, and then those with the highest
+// AUROC.
+func (v *view) rank() {
+	v.GalleryMethod = cmp.Or(v.Own, v.methods[0]) // and not the one that does best on these images
+	key := func(method string) float64 {
+		if method == v.GalleryMethod {
+			return math.Inf(1)
+		}
+		return v.overall(method)
 	}
+	slices.SortStableFunc(v.methods, func(a, b string) int { return cmp.Compare(key(b), key(a)) }) // NaN is last
+}
+
+// chooseStyles gives a style of its own to the first methods. All others are grey.
+func (v *view) chooseStyles() {
 	v.style = map[string]int{}
-	for i, m := range ranked[:min(len(lineStyles), len(ranked))] {
+	for i, m := range v.methods[:min(len(lineStyles), len(v.methods))] {
 		v.style[m] = i
 	}
 	v.Others = len(v.methods) > len(lineStyles)
@@ -265,7 +270,7 @@ func (v *view) drawRuns() error {
 		for s := range d.roc {
 			roc[s], pr[s] = append(roc[s], d.roc[s]), append(pr[s], d.pr[s])
 		}
-		if len(d.histograms) > 0 {
+		if i < len(v.style) && len(d.histograms) > 0 {
 			run, _ := v.firstRun(v.methods[i])
 			v.Histograms = append(v.Histograms, panel{fmt.Sprintf("%s (seed %s)", run.Method, run.Seed), d.histograms})
 		}

@@ -1,19 +1,38 @@
 // What every page can do. Without scripts the pages can be read too.
 "use strict";
 
-// Sorts tables by a click on a column's name.
+// Sorts tables by a click on a column's name, and has the columns that wait.
 for (const table of document.querySelectorAll("table.figures")) {
   const body = table.tBodies[0];
   const original = [...body.rows];
   const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells].filter((head) => !head.matches(":first-child") || table.tHead.rows.length > 1);
+  const groups = [...table.querySelectorAll("th[scope=colgroup]")].flatMap((group, g) => Array(group.colSpan).fill([group, table.querySelectorAll("colgroup")[g + 1]]));
+  if (table.querySelector("[data-further]")) {
+    const box = Object.assign(document.createElement("input"), { type: "checkbox" });
+    const label = document.createElement("label");
+    label.append(box, " single sets and further metrics");
+    table.parentNode.before(label);
+    const show = () => {
+      const spans = new Map();
+      heads.forEach((head, column) => {
+        const hidden = "further" in head.dataset && !box.checked;
+        for (const cell of [head, ...original.map((row) => row.cells[column + 1])]) cell.hidden = hidden;
+        spans.set(groups[column], (spans.get(groups[column]) || 0) + !hidden);
+      });
+      for (const [parts, span] of spans) for (const part of parts) Object.assign(part, { hidden: !span }, { [part.matches("th") ? "colSpan" : "span"]: span || 1 });
+    };
+    box.addEventListener("change", show);
+    show();
+  }
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = head.textContent;
     head.replaceChildren(button);
     button.addEventListener("click", () => {
-      const next = { none: "descending", descending: "ascending", ascending: "none" };
-      const order = next[head.getAttribute("aria-sort") || "none"];
+      const ways = ["none", "descending", "ascending"];
+      if (groups[column]?.[0].textContent.includes("↓")) ways.splice(1, 2, "ascending", "descending"); // the best first
+      const order = ways[(ways.indexOf(head.getAttribute("aria-sort") || "none") + 1) % 3];
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       if (order === "none") return body.replaceChildren(...original);
       head.setAttribute("aria-sort", order);
