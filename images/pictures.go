@@ -44,6 +44,8 @@ type Picture struct {
 	Label string // the name of its class; "" if unknown
 	// Decode reads the image; if it is nil or fails, only Path is shown.
 	Decode func() (image.Image, error)
+	// Size returns how many bytes its file has, 0 if that is not known; nil as Decode.
+	Size func() int64
 }
 
 // FeatureSet makes one set of images from feature sets, row after row. These must
@@ -99,7 +101,10 @@ func FeatureSet(name, group string, roots []string, sets ...*features.Set) (Set,
 func Pictures(roots []string) func(*features.Set, features.Image) Picture {
 	files := &files{roots: roots}
 	return func(set *features.Set, img features.Image) Picture {
-		return Picture{Path: img.Path, Decode: func() (image.Image, error) { return files.decode(set.Root, img) }}
+		return Picture{Path: img.Path,
+			Decode: func() (image.Image, error) { return files.decode(set.Root, img) },
+			Size:   func() int64 { return files.size(set.Root, img) },
+		}
 	}
 }
 
@@ -144,6 +149,24 @@ func (f *files) decode(recorded string, img features.Image) (image.Image, error)
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// size returns the bytes of the file of an image that decode reads.
+func (f *files) size(recorded string, img features.Image) int64 {
+	name := filepath.FromSlash(img.Path)
+	for _, root := range append(slices.Clone(f.roots), recorded) {
+		for _, name := range append(below(root, recorded, name), name) {
+			if file, err := openBelow(root, name); err == nil {
+				defer file.Close()
+				info, err := file.Stat()
+				if err != nil {
+					return 0
+				}
+				return info.Size()
+			}
+		}
+	}
+	return 0
 }
 
 // below lists the places of an image under a root that the user named.

@@ -263,7 +263,7 @@ func TestInspectionInBrowser(t *testing.T) {
 	copied.Other = &images.Picture{Path: "dog/a very long name of a file that does not end.jpg", Label: "dog", Decode: drawing(3)}
 	odd := finding(4, "dog", "")
 	odd.What, odd.Image.Decode = "blank", nil
-	copied.Line, copied.Ticked = "cat/3.jpg,3,duplicate\n", true
+	copied.Line, copied.Ticked, copied.OtherLine = "cat/3.jpg,3,duplicate\n", true, "dog/9.jpg,9,duplicate\n"
 	wrong := finding(1, "cat", "dog")
 	wrong.Line = "cat/1.jpg,1,label\n"
 	in := Inspection{
@@ -296,7 +296,7 @@ func TestInspectionInBrowser(t *testing.T) {
 		t.Errorf("of a class without findings %d images are shown", n)
 	}
 	tab.Choose("[data-filter]", "dog") // as the label, or as what it seems to be
-	if n := tab.Count(".gallery > li"); n != 3 || tab.Text("[data-shown]") != "3 of 4 images" {
+	if n := tab.Count(".gallery > li"); n != 3 || tab.Text("[data-shown]") != "3 shown, 1 hidden by the filter" {
 		t.Errorf("of dogs %d images are shown; %q", n, tab.Text("[data-shown]"))
 	}
 	order := func() (names string) {
@@ -328,7 +328,7 @@ func TestInspectionInBrowser(t *testing.T) {
 		document.querySelector("[data-review-head] button").click();
 		return href;
 	})()`, &saved)
-	if want := "issues.csv: path,row,kind\ncat/1.jpg,1,label\ncat/3.jpg,3,duplicate\n"; saved != want || tab.Text("[data-review-head] [role=status]") != "2 of 2 ticked" {
+	if want := "issues.csv: path,row,kind\ncat/1.jpg,1,label\ncat/3.jpg,3,duplicate\n"; saved != want || tab.Text("[data-review-head] [role=status]") != "2 of 3 ticked" {
 		t.Errorf("saved is %q, want %q; it says %q", saved, want, tab.Text("[data-review-head] [role=status]"))
 	}
 	for _, c := range tab.Complaints() {

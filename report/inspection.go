@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
@@ -45,6 +44,8 @@ type Finding struct {
 	// image is ticked at first.
 	Line   string
 	Ticked bool
+	// OtherLine is that of Other, for a person to leave out that one; "" for none.
+	OtherLine string
 }
 
 // inspectionView is an Inspection as the page's template reads it.
@@ -100,14 +101,20 @@ func WriteInspection(dir string, in Inspection) error {
 // finding returns the tile of a finding.
 func (a *album) finding(f Finding) *tile {
 	t := &tile{picture: a.of(f.Image, verdictSide), Class: f.Image.Label, Also: f.Suggested, Review: f.Line, Mark: "act on it", Ticked: f.Ticked}
+	if f.OtherLine != "" {
+		t.Mark = "leave out"
+	}
 	for _, line := range []tileLine{{"label", f.Image.Label, false}, {"seems", f.Suggested, true}, {"is", f.What, false}, {"certainty", f.Score, false}} {
 		if line.Value != "" {
 			t.Lines = append(t.Lines, line)
 		}
 	}
 	if f.Other != nil {
-		t.Beside = "shows the same as"
-		t.Near = []nearTile{{a.of(*f.Other, verdictSide), f.Other.Label, strings.ToValidUTF8(f.Other.Path, "\ufffd")}}
+		t.sized = true
+		t.Other = &tile{picture: a.of(*f.Other, verdictSide), Review: f.OtherLine, Mark: t.Mark, sized: true}
+		if f.Other.Label != "" {
+			t.Other.Lines = []tileLine{{"label", f.Other.Label, false}}
+		}
 	}
 	return t
 }

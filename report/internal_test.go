@@ -141,7 +141,7 @@ func TestThumbnails(t *testing.T) {
 		return name
 	}
 	of := func(name string) string {
-		t := thumbnail(images.Pictures([]string{dir})(&features.Set{}, features.Image{Path: name}).Decode, thumbnailSide)
+		t, _ := thumbnail(images.Pictures([]string{dir})(&features.Set{}, features.Image{Path: name}).Decode, thumbnailSide)
 		if t == nil {
 			return ""
 		}

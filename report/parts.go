@@ -121,12 +121,26 @@ type tile struct {
 	Lines  []tileLine
 	Beside string // says what the images beside it are
 	Near   []nearTile
+	Other  *tile // that shows the same, at its side; nil for none
+	sized  bool
 	// Class and Also are the classes by which the page's filter finds it; "" for none.
 	Class, Also string
 	// Review is the line of the list that a person marks the image in; "" for none. Mark says
 	// what a tick means, and Ticked that there is one at first.
 	Review, Mark string
 	Ticked       bool
+}
+
+// Kept returns the size of the image and of its file, where these matter.
+func (t *tile) Kept() string {
+	if !t.sized || t.Missing() {
+		return ""
+	}
+	text := fmt.Sprintf("%d × %d pixels", t.from.X, t.from.Y)
+	if t.Size != nil {
+		text += fmt.Sprintf(", %d KiB", (t.Size()+1023)/1024)
+	}
+	return text
 }
 
 // tileLine is one thing that is known of an image.
@@ -152,6 +166,7 @@ type choice struct {
 type picture struct {
 	images.Picture
 	side int
+	from image.Point // its size
 	*thumb
 }
 
@@ -191,7 +206,7 @@ func (a *album) load() {
 	thumbs := make([]*thumb, len(a.pictures))
 	parallel.Each(runtime.GOMAXPROCS(0), len(a.pictures), func(i int) {
 		if p := a.pictures[i]; p.Decode != nil {
-			thumbs[i] = thumbnail(p.Decode, p.side)
+			thumbs[i], p.from = thumbnail(p.Decode, p.side)
 		}
 	})
 	known := map[template.URL]*thumb{}
@@ -234,21 +249,21 @@ func Thumbnail(img images.Picture) []byte {
 	if img.Decode == nil {
 		return nil
 	}
-	small, _ := shrink(img.Decode, thumbnailSide)
+	small, _, _ := shrink(img.Decode, thumbnailSide)
 	return small
 }
 
 // thumbnail is shrink for a page: missing images do not prevent one.
-func thumbnail(decode func() (image.Image, error), side int) *thumb {
-	small, size := shrink(decode, side)
+func thumbnail(decode func() (image.Image, error), side int) (t *thumb, from image.Point) {
+	small, from, to := shrink(decode, side)
 	if small == nil {
-		return nil
+		return nil, from
 	}
-	return &thumb{URL: template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(small)), Width: size.X, Height: size.Y}
+	return &thumb{URL: template.URL("data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(small)), Width: to.X, Height: to.Y}, from
 }
 
-// shrink returns an image as a small JPEG, or nil if it cannot be read.
-func shrink(decode func() (image.Image, error), side int) (small []byte, to image.Point) {
+// shrink returns an image as a small JPEG, or nil if it cannot be read, and both sizes.
+func shrink(decode func() (image.Image, error), side int) (small []byte, size, to image.Point) {
 	defer func() {
 		if recover() != nil { // decoders of rare formats have panicked
 			small = nil
@@ -256,9 +271,9 @@ func shrink(decode func() (image.Image, error), side int) (small []byte, to imag
 	}()
 	from, err := decode()
 	if err != nil || from.Bounds().Empty() {
-		return nil, to
+		return nil, size, to
 	}
-	size := from.Bounds().Size()
+	size = from.Bounds().Size()
 	scale := float64(side) / float64(max(size.X, size.Y))
 	width, height := max(1, int(scale*float64(size.X)+.5)), max(1, int(scale*float64(size.Y)+.5))
 	filter := imaging.CatmullRom
@@ -268,7 +283,7 @@ func shrink(decode func() (image.Image, error), side int) (small []byte, to imag
 	canvas := imaging.Overlay(imaging.New(width, height, color.White), imaging.Resize(from, width, height, filter), image.Point{}, 1)
 	var b bytes.Buffer
 	if err := jpeg.Encode(&b, canvas, &jpeg.Options{Quality: thumbnailQuality}); err != nil {
-		return nil, to
+		return nil, size, to
 	}
-	return b.Bytes(), canvas.Rect.Size()
+	return b.Bytes(), size, canvas.Rect.Size()
 }

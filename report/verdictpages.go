@@ -309,7 +309,7 @@ func (p *verdictsView) fill(data *pageData, file, folder string, inside bool) (m
 			}
 			if i < mostStatic {
 				if own := pic.thumb; own != nil { // the script takes it from there
-					pic = &picture{pic.Picture, pic.side, &thumb{URL: d.Picture, Width: own.Width, Height: own.Height}}
+					pic = &picture{Picture: pic.Picture, thumb: &thumb{URL: d.Picture, Width: own.Width, Height: own.Height}}
 					d.Picture = "static"
 				}
 				p.Static = append(p.Static, &verdictView{item, pic})

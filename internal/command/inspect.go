@@ -71,12 +71,15 @@ func addInspect(c *command) {
 // issueKinds are the sections of the page.
 var issueKinds = []struct {
 	kind              training.IssueKind
+	same              bool // of copies
 	title, note, what string
 }{
-	{training.Label, "Labels that seem wrong", "A linear head that was fitted without the image gives it another class. The most certain come first.", "labels that seem wrong"},
-	{training.Leak, "Images that the test set has as well", "A detector that was trained on these is tested too kindly.", "images that the test set has as well"},
-	{training.Duplicate, "Copies", "The same image twice, perhaps resized, cropped, mirrored or compressed again.", "copies"},
-	{training.Outlier, "Outliers", "Images that are much farther from every class than images usually are, whatever their label: none of them is suggested for another class.", "outliers"},
+	{training.Label, false, "Labels that seem wrong", "A linear head that was fitted without the image gives it another class. The most certain come first.", "labels that seem wrong"},
+	{training.Leak, true, "Images that the test set has as well", "A detector that was trained on these is tested too kindly.", "images that the test set has as well"},
+	{training.Leak, false, "Images like some of the test set", "Cropped or changed, or other photographs of the same.", "images like some of the test set"},
+	{training.Duplicate, true, "Copies", "The same image twice, perhaps resized, mirrored or compressed again. On the left and ticked is the worse one: smaller, more compressed, or else later.", "copies"},
+	{training.Duplicate, false, "Similar images", "Cropped or changed copies, or other photographs of the same: you decide. On the left is the worse one.", "similar images, perhaps copies"},
+	{training.Outlier, false, "Outliers", "Images that are much farther from every class than images usually are, whatever their label: none of them is suggested for another class.", "outliers"},
 }
 
 // mostShown is how many images of a kind the page shows.
@@ -94,9 +97,9 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	}
 	page.Head = issueLines()
 	for _, k := range issueKinds {
-		section := report.FindingSection{ID: string(k.kind), Title: k.title, Note: k.note}
+		section := report.FindingSection{ID: fmt.Sprintf("%s-%t", k.kind, k.same), Title: k.title, Note: k.note}
 		for _, i := range r.Issues {
-			if i.Kind != k.kind {
+			if i.Kind != k.kind || i.Same() != k.same {
 				continue
 			}
 			if section.Total++; section.Total > mostShown {
@@ -104,13 +107,17 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 			}
 			f := report.Finding{Image: r.Images[i.Row], Suggested: i.Suggested, Score: fmt.Sprintf("%.2f", i.Score)}
 			f.Image.Label = i.Label
-			f.Line, f.Ticked = strings.TrimPrefix(issueLines(i), page.Head), i.Kind == training.Duplicate
+			f.Line, f.Ticked = strings.TrimPrefix(issueLines(i), page.Head), k.kind == training.Duplicate && k.same
 			if f.Image.Path == "" {
 				f.Image.Path = fmt.Sprintf("row %d", i.Row)
 			}
 			if i.OtherRow >= 0 {
 				other := r.Images[i.OtherRow]
 				f.Other = &other
+				if k.kind == training.Duplicate {
+					i.Path, i.Row, i.Label, i.Other, i.OtherRow = i.Other, i.OtherRow, other.Label, i.Path, i.Row
+					f.OtherLine = strings.TrimPrefix(issueLines(i), page.Head)
+				}
 			}
 			section.Shown = append(section.Shown, f)
 		}
@@ -169,10 +176,11 @@ func (c *command) printInspection(s Streams, out string, r *pipeline.InspectRepo
 		Test       int            `json:"test,omitempty"`
 		Accuracy   *float64       `json:"accuracy"` // out of fold
 		Issues     map[string]int `json:"issues"`
+		Same       map[string]int `json:"same"` // of the issues, those that are not only similar
 		Odd        int            `json:"odd"`
 		Unread     int            `json:"unread"`
 		Unlabelled int            `json:"unlabelled"`
-	}{out, r.Rows, r.Test, nil, map[string]int{}, len(r.Odd), r.Unread, r.Unlabelled}
+	}{out, r.Rows, r.Test, nil, map[string]int{}, map[string]int{}, len(r.Odd), r.Unread, r.Unlabelled}
 	if !math.IsNaN(r.Accuracy) {
 		result.Accuracy = &r.Accuracy
 	}
@@ -185,11 +193,14 @@ func (c *command) printInspection(s Streams, out string, r *pipeline.InspectRepo
 	for _, k := range issueKinds {
 		n := 0
 		for _, i := range r.Issues {
-			if i.Kind == k.kind {
+			if i.Kind == k.kind && i.Same() == k.same {
 				n++
 			}
 		}
-		result.Issues[string(k.kind)] = n
+		result.Issues[string(k.kind)] += n
+		if k.same {
+			result.Same[string(k.kind)] = n
+		}
 		if k.kind != training.Leak || r.Test > 0 {
 			text += fmt.Sprintf("%6d  %s\n", n, k.what)
 		}

@@ -53,6 +53,7 @@ func TestInspect(t *testing.T) {
 	larger := image.NewRGBA(image.Rect(0, 0, 96, 96))
 	draw.CatmullRom.Scale(larger, larger.Rect, drawing(3, false), image.Rect(0, 0, 48, 48), draw.Src, nil)
 	savePNG(t, "train/left/zcopy.png", larger)
+	savePNG(t, "train/left/zsame.png", drawing(5, false))
 	savePNG(t, "train/right/blank.png", image.NewRGBA(image.Rect(0, 0, 400, 20)))
 	for i := range 5 {
 		savePNG(t, filepath.Join("test", "left", strconv.Itoa(i)+".png"), drawing(uint64(300+i), false))
@@ -68,12 +69,12 @@ func TestInspect(t *testing.T) {
 	var result struct {
 		Rows, Test, Odd, Unread int
 		Accuracy                float64
-		Issues                  map[string]int
+		Issues, Same            map[string]int
 	}
 	if err := json.Unmarshal([]byte(out), &result); err != nil {
 		t.Fatal(err)
 	}
-	if result.Rows != 83 || result.Test != 6 || result.Unread != 0 || result.Odd < 1 || result.Accuracy < .8 || result.Issues["duplicate"] < 1 || result.Issues["leak"] != 1 || result.Issues["label"] < 1 {
+	if result.Rows != 84 || result.Test != 6 || result.Unread != 0 || result.Odd < 1 || result.Accuracy < .8 || result.Issues["duplicate"] < 2 || result.Same["duplicate"] < 2 || result.Same["leak"] != 1 || result.Issues["leak"] != 1 || result.Issues["label"] < 1 {
 		t.Errorf("%s", out)
 	}
 	f, err := os.Open("new/report/issues.csv")
@@ -92,8 +93,11 @@ func TestInspect(t *testing.T) {
 	if line := found["label left/wrong.png"]; line == nil || line[4] != "left" || line[5] != "right" {
 		t.Errorf("the wrong label: %q", line)
 	}
-	if line := found["duplicate left/zcopy.png"]; line == nil || line[6] != "left/l3.png" {
-		t.Errorf("the copy: %q", line)
+	// Of two copies the smaller one is listed, or else the later one.
+	for worse, better := range map[string]string{"left/l3.png": "left/zcopy.png", "left/zsame.png": "left/l5.png"} {
+		if line := found["duplicate "+worse]; line == nil || line[6] != better || line[3] < "0.998" || found["duplicate "+better] != nil {
+			t.Errorf("the copy of %s: %q", better, line)
+		}
 	}
 	if line := found["leak right/<b>r5.png"]; line == nil || line[6] != "right/leak.png" {
 		t.Errorf("the leak: %q", line)
@@ -126,8 +130,8 @@ func TestInspect(t *testing.T) {
 	}
 	r := trained.Rows
 	// Wrong labels and outliers leave the training images alone.
-	if left := r.Train + r.Validation + r.Calibration; left < 83-len(excluded) || left >= 83 || !strings.Contains(stderr, "stay among the validation") {
-		t.Errorf("%d rows are left of 83 without %d\n%s", left, len(excluded), stderr)
+	if left := r.Train + r.Validation + r.Calibration; left < 84-len(excluded) || left >= 84 || !strings.Contains(stderr, "stay among the validation") {
+		t.Errorf("%d rows are left of 84 without %d\n%s", left, len(excluded), stderr)
 	}
 	_, stderr = call(t, done, append(train, "--out", "b", "--relabel", issues)...)
 	if !strings.Contains(stderr, "images given another label: "+strconv.Itoa(result.Issues["label"])) {
@@ -141,7 +145,7 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stderr = call(t, done, "inspect", "--features", "train.features", "--out", "gone", "--quiet")
-	if !strings.Contains(stderr, "83 images cannot be read any more") {
+	if !strings.Contains(stderr, "84 images cannot be read any more") {
 		t.Errorf("%s", stderr)
 	}
 	_, stderr = call(t, done, "inspect", "--features", "train.features", "--out", "gone", "--images", "moved", "--quiet")

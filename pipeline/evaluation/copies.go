@@ -17,8 +17,10 @@ const (
 	// leastCosine of two rows' features for their images to be compared.
 	leastCosine = .6
 	// surelyAlike is from which likeness on two images are copies. Resized,
-	// recompressed and mirrored photographs have .998 or more.
-	surelyAlike = .998
+	// recompressed and mirrored photographs have that or more.
+	surelyAlike = training.SurelySame
+	// notSame is the most that those are given of which that is not known.
+	notSame = .9979
 	// leastAlike of two images that are copies. Cropped photographs have .94 or more,
 	// others of the same subject at most .92.
 	leastAlike = .93
@@ -29,7 +31,7 @@ const (
 	featuresAlike = .99
 )
 
-// duplicate is two rows, a < b, that show the same.
+// duplicate is two rows that show the same, b the worse one.
 type duplicate struct {
 	a, b  int
 	score float64 // 1 for equal features
@@ -48,11 +50,17 @@ func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 	if err != nil {
 		return nil, err
 	}
+	best := slices.Clone(same[0]) // by the first of those that are equal
+	for i, first := range same[0] {
+		if in.worse(best[first], i) {
+			best[first] = i
+		}
+	}
 	var all []duplicate
 	rows.Index = rows.Index[:0]
 	for i, first := range same[0] {
-		if first != i {
-			all = append(all, duplicate{first, i, 1, true})
+		if best[first] != i {
+			all = append(all, duplicate{best[first], i, 1, true})
 		} else {
 			rows.Index = append(rows.Index, i)
 		}
@@ -95,11 +103,13 @@ func (in *inspector) nearCopies(ctx context.Context, rows features.Rows) (_ []du
 			switch r := likeness[at]; {
 			case math.IsNaN(r):
 				if p.cosine >= featuresAlike {
-					all = append(all, duplicate{p.a, p.b, p.cosine, true})
+					all = append(all, duplicate{p.a, p.b, min(p.cosine, notSame), true})
 				}
 				continue
+			case r >= surelyAlike:
+				all = append(all, duplicate{p.a, p.b, min(r, 1), true})
 			case r >= leastAlike:
-				all = append(all, duplicate{p.a, p.b, min(r, 1), r >= surelyAlike})
+				all = append(all, duplicate{p.a, p.b, min(r, notSame), false})
 			}
 			of.add(p.a, p.b, likeness[at])
 			of.add(p.b, p.a, likeness[at])
@@ -155,6 +165,20 @@ func (u usual) standingOut(all []duplicate) []duplicate {
 	})
 }
 
+// worse reports whether the image of a row is worse than that of another: smaller, with fewer
+// bytes, or else later. Test images are no choice, and worse than all others.
+func (in *inspector) worse(row, than int) bool {
+	if (row < in.train) != (than < in.train) {
+		return than < in.train
+	}
+	if p, q := in.pictures.at(row), in.pictures.at(than); p != nil && q != nil {
+		if c := cmp.Or(cmp.Compare(p.Width*p.Height, q.Width*q.Height), cmp.Compare(in.known[row].Size(), in.known[than].Size())); c != 0 {
+			return c < 0
+		}
+	}
+	return row > than
+}
+
 // addCopies lists copies within the features, and those of test images.
 func (in *inspector) addCopies(all []duplicate) {
 	listed := map[int]bool{}
@@ -167,6 +191,9 @@ func (in *inspector) addCopies(all []duplicate) {
 			kind, row, other = training.Leak, c.a, c.b
 		}
 		if kind == training.Duplicate {
+			if in.worse(other, row) {
+				row, other = other, row
+			}
 			if listed[row] {
 				continue // as a copy of another
 			}

@@ -19,7 +19,7 @@ type IssueKind string
 
 const (
 	Label     IssueKind = "label"     // its label seems to be another class
-	Duplicate IssueKind = "duplicate" // it shows the same as an earlier row
+	Duplicate IssueKind = "duplicate" // it shows the same as another row, and is the worse of them
 	Leak      IssueKind = "leak"      // a test image shows the same
 	Outlier   IssueKind = "outlier"   // it is far from every class
 	Listed    IssueKind = "listed"    // a person wants it left out; never in issues.csv
@@ -34,7 +34,7 @@ type Issue struct {
 	Path      string
 	Row       int // of the features, counted through all sets in the order in which they were given
 	Kind      IssueKind
-	Score     float64 // how certain it is, in [0, 1]
+	Score     float64 // how certain it is, in [0, 1]; see Same
 	Label     string  // of the image; "" if it has none
 	Suggested string  // the class that fits better, of Label
 	Other     string  // path of the other image, of Duplicate and Leak
@@ -43,6 +43,13 @@ type Issue struct {
 	// without one. It is not part of the file.
 	OtherRow int
 }
+
+// SurelySame is the score from which on images of Duplicate and Leak are the same, whatever
+// their size, compression and side: others are similar.
+const SurelySame = .998
+
+// Same reports whether the image and the other are the same, and not only similar.
+func (i Issue) Same() bool { return (i.Kind == Duplicate || i.Kind == Leak) && i.Score >= SurelySame }
 
 // SortIssues puts the most certain issues first.
 func SortIssues(all []Issue) {

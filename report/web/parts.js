@@ -85,7 +85,7 @@ function applyFilters() {
     item.hidden = !filters.every((select) => select.dataset.filter.split(" ").some((key) => item.dataset[key] === select.value));
     shown += !item.hidden;
   }
-  for (const place of document.querySelectorAll("[data-shown]")) place.textContent = filters.length ? `${shown} of ${items.length} images` : "";
+  for (const place of document.querySelectorAll("[data-shown]")) place.textContent = `${shown} shown` + (shown < items.length ? `, ${items.length - shown} hidden by the filter` : "");
   document.dispatchEvent(new Event("filtered"));
 }
 for (const select of document.querySelectorAll("[data-filter]")) select.addEventListener("change", applyFilters);
