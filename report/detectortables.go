@@ -66,11 +66,13 @@ func (v *detectorView) change() {
 			whole(a.Images), ofCell(a.FlaggedBefore, a.Images), whole(a.HeldOut), ofCell(a.Right, a.HeldOut), ofCell(a.FlaggedAfter, a.HeldOut)}})
 	}
 	v.ChangeTable = &table{Caption: "The classes that were known before", Head: "class",
-		Columns: []string{"images", "right before", "right now", "falsely flagged before", "falsely flagged now"}}
+		Groups:  []columnGroup{{"validation", 1}, {"right", 2}, {"falsely flagged", 2}},
+		Columns: []string{"images", "before", "now", "before", "now"}}
 	all := append([]detector.ChangedClass{c.All}, c.Classes...)
 	assessed := slices.ContainsFunc(all, func(c detector.ChangedClass) bool { return !math.IsNaN(c.AUROCBefore) || !math.IsNaN(c.AUROCAfter) })
 	if assessed {
-		v.ChangeTable.Columns = append(v.ChangeTable.Columns, "AUROC if new, before", "AUROC if new, now")
+		v.ChangeTable.Groups = append(v.ChangeTable.Groups, columnGroup{"AUROC if new", 2})
+		v.ChangeTable.Columns = append(v.ChangeTable.Columns, "before", "now")
 	}
 	for _, class := range all {
 		row := tableRow{class.Class, []tableCell{whole(class.Images), ofCell(class.RightBefore, class.Images), ofCell(class.RightAfter, class.Images),
