@@ -128,9 +128,9 @@ func StepsChart(results []metrics.Measurement, methods []string) Chart {
 }
 
 // ablationFigures are the charts of the page's section on ablation.
-func ablationFigures(results []metrics.Measurement) []*figure {
+func ablationFigures(results []metrics.Measurement) []*Chart {
 	if c := LayersChart(results); c != nil {
-		return []*figure{{Chart: *c}}
+		return []*Chart{c}
 	}
 	return nil
 }

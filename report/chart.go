@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -23,31 +22,16 @@ import (
 //go:embed chartjs/chart.umd.min.js
 var chartJS string
 
-// Draw makes a static picture of a chart, as "svg" or "png". Whoever links the plotting
-// modules sets it once, before pages are written; with nil, charts need JavaScript and
-// there are no files of them.
+// Draw makes a picture of a chart for a file, as "svg" or "png". Whoever links the plotting
+// modules sets it once; with nil there are no such files.
 var Draw func(c Chart, format string) ([]byte, error)
 
-// drawAll makes the static pictures of charts.
-func drawAll(figures []*figure) (err error) {
-	if Draw == nil {
-		return nil
-	}
-	for _, f := range figures {
-		if f.svg, err = Draw(f.Chart, "svg"); err != nil {
-			return fmt.Errorf("chart %s: %w", f.Name, err)
-		}
-	}
-	return nil
-}
-
 // Chart is a chart with two axes. The page draws it with Chart.js in the
-// reader's colours; Draw makes a static picture of it for files and for
-// readers without JavaScript.
+// reader's colours; without JavaScript it has Text.
 type Chart struct {
 	Name    string   `json:"-"` // of its files, without an extension
 	Caption string   `json:"-"`
-	Text    string   `json:"-"` // says what the chart shows, for readers who cannot see it
+	Text    string   `json:"-"` // says what the chart shows, for those who cannot see it
 	X       Axis     `json:"x"`
 	Y       Axis     `json:"y"`
 	Series  []Series `json:"series"` // the first is drawn on top
@@ -176,80 +160,11 @@ func styled(style Series, name string, points []metrics.Point) Series {
 	return style
 }
 
-// figure is a chart on the page.
-type figure struct {
-	Chart
-	svg []byte // static picture; nil if there is none
-}
-
-var (
-	svgSize   = regexp.MustCompile(`(?s)^.*?<svg[^>]*viewBox="0 0 ([0-9.]+) ([0-9.]+)"[^>]*>`)
-	svgText   = regexp.MustCompile(`style="font-family:[^"]*?font-size:([0-9.]+)px;?([^"]*)"`)
-	svgColour = regexp.MustCompile(`#[0-9A-Fa-f]{6}\b`)
-	svgDigits = regexp.MustCompile(`([0-9]\.[0-9])[0-9]+`)
-	svgPath   = regexp.MustCompile(`<path d="([^"]*)" style="([^"]*)"/>`)
-)
-
-// Static returns the static picture for the page, with the page's font and
-// colours.
-func (f figure) Static() template.HTML {
-	size := svgSize.FindSubmatchIndex(f.svg)
-	if size == nil {
-		return ""
-	}
-	width, height := f.svg[size[2]:size[3]], f.svg[size[4]:size[5]]
-	rest := strings.NewReplacer("\n", " ", "\t", "", " />", "/>").Replace(string(f.svg[size[1]:]))
-	rest = svgText.ReplaceAllString(rest, `font-size="$1" style="$2"`)
-	rest = svgColour.ReplaceAllStringFunc(rest, variable)
-	rest = smaller(rest)
-	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %s %s" aria-hidden="true">%s`, width, height, strings.TrimSpace(rest)))
-}
-
-// smaller makes a picture smaller: it rounds paths to a tenth of a pixel, and
-// joins an area and its outline into one path.
-func smaller(svg string) string {
-	var b strings.Builder
-	done := 0
-	paths := svgPath.FindAllStringSubmatchIndex(svg, -1)
-	part := func(path []int, i int) string { return svg[path[2*i]:path[2*i+1]] }
-	for i := 0; i < len(paths); i++ {
-		path := paths[i]
-		outline, style := part(path, 1), part(path, 2)
-		b.WriteString(svg[done:path[0]])
-		done = path[1]
-		if i+1 < len(paths) && part(paths[i+1], 1)+"Z" == outline {
-			if stroke, ok := strings.CutPrefix(part(paths[i+1], 2), "fill:none;"); ok {
-				i++
-				style, done = style+";"+stroke, paths[i][1]
-			}
-		}
-		fmt.Fprintf(&b, `<path d="%s" style="%s"/>`, svgDigits.ReplaceAllString(outline, "$1"), style)
-	}
-	return b.String() + svg[done:]
-}
-
-// variable returns the CSS variable of a colour of the palette. Colours with an
-// opacity may differ by one after they were multiplied by it.
-func variable(colour string) string {
-	for _, c := range Palette {
-		near := true
-		for i := 1; i < 7; i += 2 {
-			a, _ := strconv.ParseInt(colour[i:i+2], 16, 16)
-			b, _ := strconv.ParseInt(c.Light[i:i+2], 16, 16)
-			near = near && a-b <= 4 && b-a <= 4
-		}
-		if near {
-			return "var(--" + c.Name + ")"
-		}
-	}
-	return colour
-}
-
 // Data returns the chart for the page's script. (The encoder escapes text that
 // could end a script element.)
-func (f figure) Data() (template.JS, error) {
+func (c *Chart) Data() (template.JS, error) {
 	var b bytes.Buffer
-	err := json.NewEncoder(&b).Encode(f.Chart)
+	err := json.NewEncoder(&b).Encode(c)
 	return template.JS(bytes.TrimSpace(b.Bytes())), err
 }
 

@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -45,9 +44,9 @@ type detectorView struct {
 	ConfusionTable *confusionTable
 	Confused       *table // where there are too many classes for a matrix
 	HeldOutTable   *table
-	HeldOutChart   []*figure
-	AlarmChart     []*figure
-	Training       []*figure
+	HeldOutChart   []*Chart
+	AlarmChart     []*Chart
+	Training       []*Chart
 	Plane          *mapView
 	Tiles          []*tile
 	LowestTiles    []*tile
@@ -80,11 +79,7 @@ func WriteDetector(file string, d Detector) error {
 	v.lowest()
 	v.Page.Album.load()
 	v.listNotShown()
-	err := drawAll(slices.Concat(v.HeldOutChart, v.AlarmChart, v.Training))
-	if err == nil {
-		err = writePage(file, "detector.html", v)
-	}
-	if err != nil {
+	if err := writePage(file, "detector.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil

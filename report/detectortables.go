@@ -198,7 +198,7 @@ func (v *detectorView) heldOut() {
 			chart.Series = append(chart.Series, s)
 		}
 	}
-	v.HeldOutChart = []*figure{{Chart: chart}}
+	v.HeldOutChart = []*Chart{&chart}
 }
 
 // mostAlarms is the share of false alarms up to which the curve is drawn.
@@ -241,7 +241,7 @@ func (v *detectorView) alarms() {
 	if t := v.Summary.Detector.Threshold; t >= c.X.Min && t <= c.X.Max {
 		c.Series = append(c.Series, styled(lineStyles[1], "this detector's threshold", []metrics.Point{{X: t}, {X: t, Y: c.Y.Max}}))
 	}
-	v.AlarmChart = []*figure{{Chart: c}}
+	v.AlarmChart = []*Chart{&c}
 }
 
 // history returns the mean metrics of the heads after each epoch.
@@ -284,7 +284,7 @@ func (v *detectorView) training() {
 	loss := Chart{Name: "loss", Caption: "Loss by epoch.", X: epochs, Y: Axis{Label: "loss", Max: max(a, b)},
 		Text:   fmt.Sprintf("The training loss ends at %s, the validation loss at %s.", number(last.TrainLoss), number(last.ValLoss)),
 		Series: []Series{styled(lineStyles[0], "validation", val), styled(lineStyles[1], "training", train)}}
-	v.Training = append(v.Training, &figure{Chart: loss})
+	v.Training = append(v.Training, &loss)
 	if d := v.Summary.Detector; d.Training.Rows.Validation == 0 || len(d.Classes) == 1 {
 		return
 	}
@@ -297,5 +297,5 @@ func (v *detectorView) training() {
 		Y:      Axis{Label: "accuracy, %", Min: math.Floor(lowest*10) / 10, Max: 1, Percent: true},
 		Text:   fmt.Sprintf("The accuracy on the validation images ends at %.1f%%.", 100*last.ValAccuracy),
 		Series: []Series{styled(lineStyles[0], "validation", right)}}
-	v.Training = append(v.Training, &figure{Chart: accuracy})
+	v.Training = append(v.Training, &accuracy)
 }

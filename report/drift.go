@@ -87,7 +87,7 @@ func CheckDrift(file string) error { return checkPage(file) }
 type driftView struct {
 	Page       layout
 	Tiles      []*tile // of the images that raised the alarm
-	Charts     []*figure
+	Charts     []*Chart
 	Parts      table
 	ClassTable *table
 }
@@ -110,17 +110,14 @@ func WriteDrift(file string, d Drift) error {
 		v.Page.Album.load()
 	}
 	if len(d.Parts) > 1 {
-		v.Charts = []*figure{{Chart: d.evidence()},
-			{Chart: d.chart("flagged", "Share of flagged images", "flagged, %", func(p DriftPart) (float64, *[2]float64) { return p.flagged(), p.Expected })},
-			{Chart: d.chart("mean-p", "Mean p-value", "mean p-value, %", func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}}
+		v.Charts = []*Chart{d.evidence(),
+			d.chart("flagged", "Share of flagged images", "flagged, %", func(p DriftPart) (float64, *[2]float64) { return p.flagged(), p.Expected }),
+			d.chart("mean-p", "Mean p-value", "mean p-value, %", func(p DriftPart) (float64, *[2]float64) { return p.MeanP, p.ExpectedP })}
 		if len(d.Classes) > 1 {
-			v.Charts = append(v.Charts, &figure{Chart: d.classes()})
+			v.Charts = append(v.Charts, d.classes())
 		}
 	}
 	v.tables(d)
-	if err := drawAll(v.Charts); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
 	if err := writePage(file, "drift.html", v); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
@@ -136,8 +133,8 @@ func (d *Drift) images() Axis {
 const mostEvidence = 2
 
 // evidence is the chart of the evidence that images changed.
-func (d *Drift) evidence() Chart {
-	c := Chart{Name: "evidence", Caption: "Evidence that the images are no longer like the calibration images, after each part. At 100% the alarm is raised.",
+func (d *Drift) evidence() *Chart {
+	c := &Chart{Name: "evidence", Caption: "Evidence that the images are no longer like the calibration images, after each part. At 100% the alarm is raised.",
 		X: d.images(), Y: Axis{Label: "evidence, %", Max: 1.1, Percent: true}}
 	highest := 0.0
 	points := []metrics.Point{{X: c.X.Min}}
@@ -152,8 +149,8 @@ func (d *Drift) evidence() Chart {
 }
 
 // chart is a figure of each part with its interval.
-func (d *Drift) chart(name, what, label string, of func(DriftPart) (float64, *[2]float64)) Chart {
-	c := Chart{Name: name, Caption: what + " of each part, with the interval for 95% of such parts if images are like the calibration images.", X: d.images(), Y: Axis{Label: label, Percent: true}}
+func (d *Drift) chart(name, what, label string, of func(DriftPart) (float64, *[2]float64)) *Chart {
+	c := &Chart{Name: name, Caption: what + " of each part, with the interval for 95% of such parts if images are like the calibration images.", X: d.images(), Y: Axis{Label: label, Percent: true}}
 	var line, low, high []metrics.Point
 	outside := 0
 	for _, p := range d.Parts {
@@ -184,7 +181,7 @@ func (d *Drift) chart(name, what, label string, of func(DriftPart) (float64, *[2
 }
 
 // classes is the chart of the classes whose shares change most.
-func (d *Drift) classes() Chart {
+func (d *Drift) classes() *Chart {
 	const most = 5
 	change := func(class DriftClass) float64 {
 		var counts, sizes []int
@@ -196,7 +193,7 @@ func (d *Drift) classes() Chart {
 	shown := slices.Clone(d.Classes)
 	slices.SortStableFunc(shown, func(a, b DriftClass) int { return cmp.Compare(change(b), change(a)) })
 	shown = shown[:min(most, len(shown))]
-	c := Chart{Name: "classes", Caption: fmt.Sprintf("Share of each class in each part, of the %d classes that change most. Marked are shares outside the interval for 95%% of such parts if images are like the calibration images.", len(shown)),
+	c := &Chart{Name: "classes", Caption: fmt.Sprintf("Share of each class in each part, of the %d classes that change most. Marked are shares outside the interval for 95%% of such parts if images are like the calibration images.", len(shown)),
 		X: d.images(), Y: Axis{Label: "share, %", Percent: true}}
 	var outside []metrics.Point
 	for i, class := range shown {

@@ -283,7 +283,7 @@ func TestStyleSheets(t *testing.T) {
 
 // TestLogarithmic: the curve stays, and begins at the least share.
 func TestLogarithmic(t *testing.T) {
-	f := &figure{Chart: Chart{X: Axis{Max: 1}, Series: []Series{{Points: []metrics.Point{{}, {Y: 0.5}, {X: 1, Y: 1}}}}}}
+	f := &Chart{X: Axis{Max: 1}, Series: []Series{{Points: []metrics.Point{{}, {Y: 0.5}, {X: 1, Y: 1}}}}}
 	points := f.logarithmic().Series[0].Points
 	if !f.X.Log || f.X.Min != leastFlagged || len(points) < 6 {
 		t.Fatalf("%+v of %d points", f.X, len(points))

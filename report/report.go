@@ -5,8 +5,8 @@
 //
 // The same input gives the same page: the caller supplies dates, versions and
 // commands. Chart.js, which is part of the page, draws the charts; without
-// JavaScript static pictures replace them. [Draw] makes these, so that
-// programs without pictures do not need the plotting modules. The size of the page does
+// JavaScript they are said in words. [Draw] makes pictures of them for files, so that
+// programs without these do not need the plotting modules. The size of the page does
 // not depend on the number of scores: histograms are binned, curves thinned, galleries
 // short.
 package report
@@ -27,7 +27,7 @@ func Check(dir string) error {
 	return checkPage(filepath.Join(dir, "report.html"))
 }
 
-// Write writes report.html, its static pictures as figures/*.svg, and the paper's tables,
+// Write writes report.html, its charts as figures/*.svg, and the paper's tables,
 // tables.md and tables.tex, to the folder dir, which it makes if necessary. It removes
 // pictures of an earlier report that this one does not have. Only the first run of each
 // method is drawn. Published are lines to compare with, such as those of [Benchmarks],

@@ -196,7 +196,7 @@ func writeVerdicts(file string, v *Verdicts) error {
 		}
 	}
 	p := &verdictsView{Verdicts: v, Total: len(v.Items), Control: newSlider(v)}
-	p.Page = layout{Title: v.Title, Script: "verdicts.js", Files: true}
+	p.Page = layout{Title: v.Title, Charts: true, Script: "verdicts.js", Files: true}
 	data := pageData{Detector: disk.Quote(v.Detector), Program: disk.Quote(cmp.Or(v.Program, "mlrbfn")), Classes: v.Classes, Full: fullBar(v.Items), ByPValue: v.ByPValue}
 	data.draw(v)
 	missing, err := p.fill(&data, file, folder, inside)

@@ -28,9 +28,9 @@ type view struct {
 	Summary         table
 	Histograms      []panel // one for each method
 	ROC, PR         panel
-	Selective       []*figure
+	Selective       []*Chart
 	AblationTable   *table
-	AblationFigures []*figure
+	AblationFigures []*Chart
 	PublishedTable  *table
 	Galleries       []gallery
 	Misses          []missed // of the other methods
@@ -46,7 +46,7 @@ type view struct {
 // panel is charts below one heading.
 type panel struct {
 	Title   string
-	Figures []*figure
+	Figures []*Chart
 }
 
 func newView(e *evaluation.Evaluation, published []Line) (*view, error) {
@@ -246,7 +246,7 @@ type drawn struct {
 type runDrawing struct {
 	selective  *drawn
 	roc, pr    []drawn // of each set
-	histograms []*figure
+	histograms []*Chart
 }
 
 // drawRuns draws what needs scores, on all cores.
@@ -285,7 +285,7 @@ func (v *view) drawRuns() error {
 			"AUPR-Out", "precision, %", "recall (OOD images caught), %", nil, pr[s]))
 	}
 	if len(selective) > 0 {
-		v.Selective = []*figure{v.lines("selective", "Accuracy against coverage, "+v.idName(),
+		v.Selective = []*Chart{v.lines("selective", "Accuracy against coverage, "+v.idName(),
 			"the mean accuracy", "accuracy of the accepted, %", "share accepted, %", nil, selective)}
 	}
 	return nil
@@ -329,7 +329,7 @@ func area(points []metrics.Point) float64 {
 
 // lines draws the curves of all methods in one chart. The y axis begins at 0
 // unless all curves lie high.
-func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metrics.Point, curves []drawn) *figure {
+func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metrics.Point, curves []drawn) *Chart {
 	slices.SortStableFunc(curves, func(a, b drawn) int { return cmp.Compare(b.area, a.area) })
 	c := Chart{Name: fileName(name), Caption: fmt.Sprintf("%s; in the legend %s in per cent.", title, areaName),
 		X: Axis{Label: xLabel, Max: 1, Percent: true}, Y: Axis{Label: yLabel, Max: 1, Percent: true}}
@@ -362,7 +362,7 @@ func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metr
 		c.Y.Min = min(math.Floor(lowest*20)/20, 0.95)
 	}
 	c.Text = fmt.Sprintf("%s; %s in per cent: %s.", title, areaName, strings.Join(description, ", "))
-	return &figure{Chart: c}
+	return &c
 }
 
 // leastFlagged is the share from which ROC curves are drawn: they differ where few images of
@@ -370,7 +370,7 @@ func (v *view) lines(name, title, areaName, yLabel, xLabel string, chance []metr
 const leastFlagged = 1e-3
 
 // logarithmic makes the X axis of a ROC curve logarithmic.
-func (f *figure) logarithmic() *figure {
+func (f *Chart) logarithmic() *Chart {
 	f.X.Log, f.X.Min = true, leastFlagged
 	for i := range f.Series {
 		var points []metrics.Point
@@ -391,7 +391,7 @@ func (f *figure) logarithmic() *figure {
 }
 
 // histogram draws the distributions of the scores of both sets.
-func (v *view) histogram(method string, set images.Set, id, ood []float64, auroc float64) *figure {
+func (v *view) histogram(method string, set images.Set, id, ood []float64, auroc float64) *Chart {
 	title := fmt.Sprintf("%s on %s (%s-OOD), AUROC %s%%", method, set.Name, set.Group, percent(auroc))
 	low, high, ok := scoreRange(id, ood)
 	idShares, oodShares := histogram(id, low, high), histogram(ood, low, high)
@@ -407,7 +407,7 @@ func (v *view) histogram(method string, set images.Set, id, ood []float64, auroc
 	if !ok || c.Y.Max == 0 {
 		c.Y.Max, c.X.Label = 1, "no finite scores to draw"
 	}
-	return &figure{Chart: c}
+	return &c
 }
 
 // scoreRange returns a range of nearly all finite scores, without the lowest and
@@ -441,14 +441,14 @@ func fileName(name string) string { return url.PathEscape(name) }
 var figureFile = regexp.MustCompile(`^(roc-.+|pr-.+|histogram-.+|selective|ablation-layers)\.svg$`)
 
 // figures lists every chart of the page.
-func (v *view) figures() (all []*figure) {
+func (v *view) figures() (all []*Chart) {
 	for _, p := range v.Histograms {
 		all = append(all, p.Figures...)
 	}
 	return slices.Concat(all, v.ROC.Figures, v.PR.Figures, v.Selective, v.AblationFigures)
 }
 
-// writeFigures makes the static pictures and replaces those of an earlier report.
+// writeFigures makes pictures of the charts and replaces those of an earlier report.
 func (v *view) writeFigures(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -467,11 +467,12 @@ func (v *view) writeFigures(dir string) error {
 	figures := v.figures()
 	return onCores(len(figures), func(i int) (err error) {
 		f := figures[i]
-		if f.svg, err = Draw(f.Chart, "svg"); err != nil {
+		svg, err := Draw(*f, "svg")
+		if err != nil {
 			return err
 		}
 		return disk.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
-			_, err := w.Write(f.svg)
+			_, err := w.Write(svg)
 			return err
 		})
 	})

@@ -1,7 +1,6 @@
-// Draws the charts with Chart.js as they come into view. Until then, and where
-// anything fails, their static pictures stay.
-(() => {
-  if (typeof Chart === "undefined" || typeof IntersectionObserver === "undefined") return;
+// Draws the charts with Chart.js as they come into view, those of a part of a page that
+// came later by drawCharts.
+const drawCharts = (() => {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   const number = (v) => String(Number(v.toPrecision(6))).replace("-", "−");
   const drawn = new Map(); // place of a chart → Chart
@@ -50,7 +49,7 @@
       borderJoinStyle: "round",
       backgroundColor: s.fill ? line + Math.round(255 * s.fill).toString(16).padStart(2, "0") : colour("paper"),
       fill: s.fill ? "origin" : false,
-      pointStyle: s.marker === "square" ? "rect" : "circle", pointRadius: s.marker ? 4 : 0, pointBorderWidth: 1.8,
+      pointStyle: s.marker === "square" ? "rect" : s.marker || "circle", pointRadius: s.marker === "triangle" ? 7 : s.marker ? 4 : 0, ...(s.marker ? { clip: false } : {}), pointBorderWidth: 1.8,
       pointHoverRadius: 4, pointHitRadius: 6, pointBorderColor: line,
       pointBackgroundColor: s.marker ? line : colour("paper"),
     };
@@ -65,7 +64,7 @@
       border: { display: false },
       afterBuildTicks: axis.names ? (s) => { s.ticks = axis.names.map((_, value) => ({ value })); } : axis.log ? (s) => { s.ticks = s.ticks.filter(({ value }) => Math.abs(Math.log10(value) % 1) < 1e-9); } : undefined,
       ticks: {
-        color: colour("faint"), padding: 4, maxTicksLimit: 7, includeBounds: false, maxRotation: 0, autoSkip: !axis.names,
+        color: colour("faint"), padding: 4, maxTicksLimit: 7, includeBounds: false, maxRotation: 0, autoSkip: !axis.names || axis.names.length > 12,
         callback: (v) => axis.names ? axis.names[v] : number(times * v),
       },
     };
@@ -74,56 +73,40 @@
   const show = (axis, v) => axis.names ? axis.names[v] : axis.percent ? (100 * v).toFixed(2) + "%" : number(v);
 
   function draw(place) {
-    const spec = JSON.parse(place.querySelector("script").textContent);
-    const before = drawn.get(place);
-    if (before) before.destroy();
-    let canvas = place.querySelector("canvas");
-    const picture = place.querySelector("svg");
-    if (!canvas) {
-      canvas = document.createElement("canvas");
-      const { width, height } = place.getBoundingClientRect();
-      place.style.aspectRatio = picture && height ? width + "/" + height : "4/3";
-      place.append(canvas);
-    }
-    if (picture) picture.style.display = "none";
-    try {
-      drawn.set(place, new Chart(canvas, {
-        type: "scatter",
-        data: { datasets: spec.series.map((s) => dataset(s, spec)) },
-        plugins: [whiskers],
-        options: {
-          animation: false, maintainAspectRatio: false, responsive: true,
-          font: { family: getComputedStyle(document.body).fontFamily },
-          interaction: { mode: "nearest", intersect: false },
-          scales: { x: scale(spec.x), y: scale(spec.y) },
-          plugins: {
-            legend: {
-              position: "bottom", align: "start",
-              labels: {
-                color: colour("ink"), usePointStyle: true, pointStyle: "line", pointStyleWidth: 26, boxHeight: 6, padding: 8, font: { size: 11 },
-                generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart)
-                  .map((item) => [item, chart.data.datasets[item.datasetIndex]])
-                  .filter(([, set]) => !set.hiddenFromLegend)
-                  .map(([item, set]) => ({ ...item, lineDash: set.borderDash, lineWidth: Math.max(set.borderWidth, 1), pointStyle: set.showLine ? "line" : set.pointStyle })),
-              },
+    const spec = place.spec || JSON.parse(place.querySelector("script").textContent);
+    drawn.get(place)?.destroy();
+    if (!place.querySelector("canvas")) place.append(document.createElement("canvas"));
+    drawn.set(place, new Chart(place.querySelector("canvas"), {
+      type: "scatter",
+      data: { datasets: spec.series.map((s) => dataset(s, spec)) },
+      plugins: [whiskers],
+      options: {
+        animation: false, maintainAspectRatio: false, responsive: true,
+        font: { family: getComputedStyle(document.body).fontFamily },
+        interaction: { mode: "nearest", intersect: false },
+        scales: { x: scale(spec.x), y: scale(spec.y) },
+        plugins: {
+          legend: {
+            position: "bottom", align: "start",
+            labels: {
+              color: colour("ink"), usePointStyle: true, pointStyle: "line", pointStyleWidth: 26, boxHeight: 6, padding: 8, font: { size: 11 },
+              generateLabels: (chart) => Chart.defaults.plugins.legend.labels.generateLabels(chart)
+                .map((item) => [item, chart.data.datasets[item.datasetIndex]])
+                .filter(([, set]) => !set.hiddenFromLegend)
+                .map(([item, set]) => ({ ...item, lineDash: set.borderDash, lineWidth: Math.max(set.borderWidth, 1), pointStyle: set.showLine ? "line" : set.pointStyle })),
             },
-            tooltip: {
-              displayColors: false,
-              callbacks: {
-                title: (items) => items.length ? items[0].dataset.label : "",
-                label: (item) => [[spec.x, item.parsed.x], [spec.y, item.parsed.y]]
-                  .map(([axis, v]) => (axis.label ? axis.label.replace(/, %$/, "") + ": " : "") + show(axis, v)),
-              },
+          },
+          tooltip: {
+            displayColors: false,
+            callbacks: {
+              title: (items) => items.length ? items[0].dataset.label : "",
+              label: (item) => [[spec.x, item.parsed.x], [spec.y, item.parsed.y]]
+                .map(([axis, v]) => (axis.label ? axis.label.replace(/, %$/, "") + ": " : "") + show(axis, v)),
             },
           },
         },
-      }));
-    } catch (error) {
-      console.error(error);
-      canvas.remove();
-      place.style.aspectRatio = "";
-      if (picture) picture.style.display = "";
-    }
+      },
+    }));
   }
 
   const seen = new IntersectionObserver((entries) => {
@@ -133,6 +116,11 @@
       draw(entry.target);
     }
   }, { rootMargin: "400px" });
-  document.querySelectorAll(".chart").forEach((place) => seen.observe(place));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.keys()].forEach(draw));
+  addEventListener("beforeprint", () => document.querySelectorAll(".chart").forEach(draw));
+  return (root) => {
+    for (const [place, chart] of drawn) if (!place.isConnected && drawn.delete(place)) chart.destroy();
+    root.querySelectorAll(".chart").forEach((place) => seen.observe(place));
+  };
 })();
+drawCharts(document);

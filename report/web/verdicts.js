@@ -244,21 +244,12 @@
 
   // One image in large.
   let large = -1;
-  const svg = (name, attributes, ...children) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, v] of Object.entries(attributes)) made.setAttribute(key, v);
-    made.append(...children);
-    return made;
-  };
   function chart(item) {
-    const most = Math.max(...data.bars, 1e-9), [low, high] = data.ends, w = 300 / data.bars.length;
-    const place = (v) => 300 * Math.min(1, Math.max(0, (v - low) / (high - low)));
-    const drawing = svg("svg", { viewBox: "-5 0 310 74", class: "hist", role: "img", "aria-label": "the place of the image among all" },
-      ...data.bars.map((share, i) => svg("rect", { x: i * w, y: 60 - 56 * share / most, width: w - 0.5, height: 56 * share / most })));
-    if (control) { const x = place(control.steps[range.value][0]); drawing.append(svg("line", { x1: x, x2: x, y1: 0, y2: 62 })); }
-    const x = place(data.byPValue ? item.v : item.s);
-    drawing.append(svg("path", { d: `M${x} 61l5 9h-10z` }));
-    return drawing;
+    const [low, high] = data.ends, top = 1.1 * Math.max(...data.bars, 1e-9);
+    const place = (v) => Math.min(high, Math.max(low, v)), what = data.byPValue ? "p-value" : "score";
+    const series = [{ name: "this image", colour: "wrong", marker: "triangle", points: [place(item[data.byPValue ? "v" : "s"]), 0] }, { name: "all images", colour: "c0", width: 1, fill: 0.4, bars: data.bars }];
+    if (control) { const x = place(control.steps[range.value][0]); series.push({ name: "threshold", colour: "ink", width: 1.5, dashes: [7, 3], points: [x, 0, x, top] }); }
+    return make("div", { className: "chart", role: "img", ariaLabel: "the place of the image among all", spec: { x: { label: what, min: low, max: high }, y: { label: "share, %", min: 0, max: top, percent: true }, series } });
   }
   function show(i) {
     const item = all[i];
@@ -286,6 +277,7 @@
       chart(item), parts, item.n?.length ? make("p", { className: "near-head", textContent: "nearest in training" }) : "", near,
       make("p", {}, make("label", {}, Object.assign(make("input", { type: "checkbox", checked: picked.has(i) }), { onchange: (event) => { pick(i, event.target.checked); tell(); } }), " selected"), " ",
         item.u ? make("a", { href: item.u, textContent: "Open the file" }) : ""));
+    drawCharts(element("said"));
     if (!element("large").open) element("large").showModal();
   }
   const beside = (step) => { const n = places.get(large)?.n + step; if (shown[n]) show(shown[n].i); };
