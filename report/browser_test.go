@@ -42,6 +42,9 @@ func Look(t *testing.T, b *browser.Browser, name, file string) {
 		if wide := tab.Overflow(); len(wide) > 0 {
 			t.Errorf("wider than the screen: %q", wide)
 		}
+		if scripts {
+			tab.Eval(`dispatchEvent(new Event("beforeprint"))`, nil) // draws charts out of sight, too
+		}
 		tab.Screenshot(filepath.Join(shots, shot+".png"), true)
 		for _, c := range tab.Complaints() {
 			t.Errorf("the page complains: %s", c)

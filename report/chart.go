@@ -160,6 +160,20 @@ func styled(style Series, name string, points []metrics.Point) Series {
 	return style
 }
 
+// Course adds a line and, unless they are empty, the bounds of the interval that holds it with
+// a chance of 95%.
+func (c *Chart) Course(name string, line, low, high []metrics.Point) {
+	c.Series = append(c.Series, styled(lineStyles[0], name, line))
+	if len(high) == 0 {
+		return
+	}
+	bound := lineStyles[2]
+	bound.Width = 1
+	upper, lower := styled(bound, "95% interval", high), styled(bound, "", low)
+	lower.Hidden = true
+	c.Series = append(c.Series, upper, lower)
+}
+
 // Data returns the chart for the page's script. (The encoder escapes text that
 // could end a script element.)
 func (c *Chart) Data() (template.JS, error) {

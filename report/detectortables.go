@@ -233,11 +233,8 @@ func (v *detectorView) alarms() {
 	for _, f := range points {
 		c.Y.Max = max(c.Y.Max, f.High)
 	}
-	bound := lineStyles[2]
-	bound.Width = 1
-	upper, lower := styled(bound, "95% interval", series(func(f evaluation.FalseAlarms) float64 { return f.High })), styled(bound, "", series(func(f evaluation.FalseAlarms) float64 { return f.Low }))
-	lower.Hidden = true
-	c.Series = []Series{styled(lineStyles[0], "false alarms", series(func(f evaluation.FalseAlarms) float64 { return f.Share })), upper, lower}
+	c.Course("false alarms", series(func(f evaluation.FalseAlarms) float64 { return f.Share }),
+		series(func(f evaluation.FalseAlarms) float64 { return f.Low }), series(func(f evaluation.FalseAlarms) float64 { return f.High }))
 	if t := v.Summary.Detector.Threshold; t >= c.X.Min && t <= c.X.Max {
 		c.Series = append(c.Series, styled(lineStyles[1], "this detector's threshold", []metrics.Point{{X: t}, {X: t, Y: c.Y.Max}}))
 	}

@@ -168,14 +168,9 @@ func (d *Drift) chart(name, what, label string, of func(DriftPart) (float64, *[2
 	}
 	c.Y.Max = math.Max(math.Min(1, 1.05*c.Y.Max), 0.01)
 	c.Text = fmt.Sprintf("%s: %s%% at first, %s%% at last.", what, percent(line[0].Y), percent(line[len(line)-1].Y))
-	c.Series = []Series{styled(lineStyles[0], what, line)}
+	c.Course(what, line, low, high)
 	if len(high) > 0 {
 		c.Text += fmt.Sprintf(" It is outside of the interval in %d of %d parts.", outside, len(line))
-		bound := lineStyles[2]
-		bound.Width = 1
-		upper, lower := styled(bound, "95% interval", high), styled(bound, "", low)
-		lower.Hidden = true
-		c.Series = append(c.Series, upper, lower)
 	}
 	return c
 }

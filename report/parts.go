@@ -66,6 +66,13 @@ func asset(name string) string {
 // StyleSheet returns the style sheet of all pages, for pages that are made elsewhere.
 func StyleSheet() string { return pageColours() + asset("style.css") }
 
+// Charts returns the script that draws the charts of pages that are made elsewhere, those of
+// the templates of Parts and what drawCharts is called with.
+func Charts() string {
+	library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
+	return library + "\n" + asset("charts.js")
+}
+
 // Parts returns the templates of web/parts.html, for pages that are made elsewhere.
 func Parts() *template.Template { return template.Must(template.ParseFS(web, "web/parts.html")) }
 
@@ -82,8 +89,7 @@ func (l layout) Style() template.CSS {
 func (l layout) Scripts() []template.JS {
 	scripts := []template.JS{template.JS(asset("parts.js"))}
 	if l.Charts {
-		library, _, _ := strings.Cut(chartJS, "\n//# sourceMappingURL") // that file is not part of the page
-		scripts = append(scripts, template.JS(library), template.JS(asset("charts.js")))
+		scripts = append(scripts, template.JS(Charts()))
 	}
 	if l.Script != "" {
 		scripts = append(scripts, template.JS(asset(l.Script)))

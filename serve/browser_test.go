@@ -58,7 +58,7 @@ func TestPageInBrowser(t *testing.T) {
 	// Without JavaScript the page shows what came, but for reviews.
 	tab.Scripts(false)
 	tab.Go(w.url + "/?span=month")
-	if n, m := tab.Count("#flagged>li img"), tab.Count("svg[role=img]"); n != 19 || m != 3 {
+	if n, m := tab.Count("#flagged>li img"), tab.Count(".chart"); n != 19 || m != 3 {
 		t.Errorf("without JavaScript there are %d images and %d charts", n, m)
 	}
 	if got := tab.Text("#lead"); got != "19 images came in the last 30 days. 19 were flagged: 100%." {
@@ -103,7 +103,7 @@ func TestPageInBrowser(t *testing.T) {
 		}
 	}
 	var group []string
-	tab.Eval(`[...document.querySelectorAll("#card .members input")].map(i => i.value)`, &group)
+	tab.Eval(`[...document.querySelectorAll("#card .mosaic input")].map(i => i.value)`, &group)
 	if len(group) != 14 {
 		t.Errorf("%d images of 14 are in one group", len(group))
 	}
@@ -168,7 +168,7 @@ func TestPageInBrowser(t *testing.T) {
 	tab.Wait(`document.getElementById("job").textContent === "Learning is done."`)
 	tab.Wait(`document.getElementById("result").textContent.includes("Have I labelled enough?")`)
 	tab.Eval(`document.querySelectorAll("#result details").forEach(d => { d.open = true })`, nil)
-	tab.Wait(`document.querySelectorAll("#result .changes img").length > 0`)
+	tab.Wait(`document.querySelectorAll("#result .gallery img").length > 0`)
 	tab.Click("#activate")
 	tab.Wait(`document.getElementById("job").textContent === "The new detector serves."`)
 	var known []string
@@ -195,6 +195,7 @@ func TestPageInBrowser(t *testing.T) {
 		if wide := tab.Overflow(); len(wide) > 0 {
 			t.Errorf("%s: wider than the screen: %q", name, wide)
 		}
+		tab.Eval(`dispatchEvent(new Event("beforeprint"))`, nil) // draws charts out of sight, too
 		tab.Screenshot(filepath.Join(shots, "serve-"+name+".png"), true)
 		for _, v := range tab.Violations() {
 			t.Errorf("%s: %s", name, v)

@@ -25,7 +25,7 @@ func TestKindsInBrowser(t *testing.T) {
 	tab.Go(w.url + "/")
 	tab.Wait(`document.getElementById("state").textContent === "live"`)
 	tab.Click("#look")
-	tab.Wait(`document.querySelectorAll("#found .members img").length === 9 && document.querySelectorAll("#found form").length === 1`)
+	tab.Wait(`document.querySelectorAll("#found .mosaic img").length === 9 && document.querySelectorAll("#found form").length === 1`)
 	tab.Click("#found input")
 	tab.Press("r", "e", "d")
 	tab.Click("#found form button")

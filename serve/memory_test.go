@@ -240,7 +240,7 @@ func TestDrift(t *testing.T) {
 		var got struct{ Sources []sourceDrift }
 		decode(t, text, &got)
 		_, _, page := ask(t, "GET", server.URL+"/page", nil, nil)
-		for _, want := range []string{"Evidence over time", `aria-label="evidence of drift of a over the last day, at most `, "Classes over time", `aria-label="share of &lt;b&gt;dark&lt;/b&gt; over the last day`, " if they are like the calibration images</title>"} {
+		for _, want := range []string{"Evidence over time", `aria-label="Evidence of drift of a over the last day, at most `, "Classes over time", `aria-label="share of &lt;b&gt;dark&lt;/b&gt; over the last day`, "95% interval"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %s", want)
 			}

@@ -10,12 +10,12 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"math"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/access"
+	curve "github.com/mlrbfn/mlrbfn/metrics" // serve has metrics of its own
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/report"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
@@ -54,6 +54,7 @@ func (p *pageRequests) routes() []route {
 		{pattern: "GET /{$}", role: access.Read, open: p.token, page: true, answer: p.show}, // where all is open, it counts as a request of its client
 		{pattern: "GET /page", role: access.Read, page: true, answer: p.showCame},
 		static("GET /style.css", "text/css; charset=utf-8", []byte(report.StyleSheet())),
+		static("GET /charts.js", "text/javascript; charset=utf-8", []byte(report.Charts())),
 	}
 	for name, kind := range map[string]string{
 		"page.js": "text/javascript; charset=utf-8", "learn.js": "text/javascript; charset=utf-8", "kinds.js": "text/javascript; charset=utf-8", "page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml",
@@ -95,10 +96,10 @@ type came struct {
 	Spans    []span
 	Note     string // why nothing is known
 	Lead     string
-	Classes  []sum  // the first are all images
-	Counts   []bars // p-values, and over time flagged images and p-values
-	Shifts   []bars // classes over time
-	Evidence []bars // of drift over time, by source
+	Classes  []sum           // the first are all images
+	Counts   []*report.Chart // p-values, and over time flagged images and p-values
+	Shifts   []*report.Chart // classes over time
+	Evidence []*report.Chart // of drift over time, by source
 	Drift    []sourceDrift
 	Blind    []string // detectors that flag nothing
 	Percent  float64  // chance of an alarm without cause
@@ -151,28 +152,6 @@ type sum struct {
 
 // Share is that of flagged images.
 func (s sum) Share() string { return percent(s.OOD, s.N) }
-
-// bars is a chart of bars, 400 by 100.
-type bars struct {
-	Name string
-	Text string // says it in words
-	Bars []bar
-	Line float64 // height of a line across; negative for none
-
-	Top, From, To  string // what the ends of the axes are
-	Legend, LineIs string // what the bars are, and the line
-}
-
-// Banded tells whether there are intervals.
-func (b bars) Banded() bool {
-	return slices.ContainsFunc(b.Bars, func(one bar) bool { return one.Low != 0 })
-}
-
-type bar struct {
-	X, Y, Width, Height float64
-	Low, High           float64 // of an interval, from the top; both 0 for none
-	Text                string
-}
 
 // show answers GET /. Without a token it shows all that can be seen without JavaScript.
 func (p *pageRequests) show(ctx context.Context, r *http.Request) (any, error) {
@@ -294,14 +273,15 @@ func (c *came) pValues(bins []int, known int) {
 		return
 	}
 	even := float64(known) / float64(len(bins))
-	highest := max(float64(slices.Max(bins)), 2*even)
-	all := bars{Name: "P-values from 0 to 1. If all images were in-distribution, the bars would be about as high as the line.", Line: 100 - 100*even/highest}
-	all.Top, all.From, all.To, all.Legend, all.LineIs = fmt.Sprintf("%.3g", highest), "p = 0", "p = 1", "images", "if all were alike"
-	all.Text = fmt.Sprintf("Histogram of %s: %s lie in the lowest of %d bars, %.3g if they were even", plural(known, "p-value"), percent(bins[0], known), len(bins), even)
-	for i, n := range bins {
-		height := 100 * float64(n) / highest
-		all.Bars = append(all.Bars, bar{X: 20*float64(i) + 1, Width: 18, Y: 100 - height, Height: height,
-			Text: fmt.Sprintf("%.2g to %.2g: %d", float64(i)/float64(len(bins)), float64(i+1)/float64(len(bins)), n)})
+	all := &report.Chart{
+		Caption: "P-values. If all images were in-distribution, the bars would be about as high as the line.",
+		Text:    fmt.Sprintf("Histogram of %s: %s lie in the lowest of %d bars, %.3g if they were even.", plural(known, "p-value"), percent(bins[0], known), len(bins), even),
+		X:       report.Axis{Label: "p-value", Max: 1}, Y: report.Axis{Label: "images", Max: 1.05 * max(float64(slices.Max(bins)), 2*even)},
+		Series: []report.Series{{Name: "images", Colour: "c0", Width: 1.5, Fill: 0.4},
+			{Name: "if all were alike", Colour: "ink", Width: 1.2, Dashes: []float64{3, 3}, Points: []curve.Point{{Y: even}, {X: 1, Y: even}}}},
+	}
+	for _, n := range bins {
+		all.Series[0].Bars = append(all.Series[0].Bars, float64(n))
 	}
 	c.Counts = append(c.Counts, all)
 }
@@ -332,14 +312,12 @@ func (c *came) overTime(steps map[time.Time]*sum, classes []string, from, now ti
 		}
 		points = append(points, p)
 	}
-	shares := c.course(points, 0.1, "flagged", func(p point) (float64, *[2]float64) {
+	shares := c.course(points, 0.1, "flagged", "Share of flagged images over time, with the interval that it lies in with a chance of 95% if images are like the calibration images.", func(p point) (float64, *[2]float64) {
 		return float64(p.of.OOD) / float64(p.of.N), p.expected.Flagged
 	})
-	shares.Name = "Share of flagged images over time. In grey, the interval that it lies in with a chance of 95% if images are like the calibration images."
-	means := c.course(points, 1, "mean p-value", func(p point) (float64, *[2]float64) {
+	means := c.course(points, 1, "mean p-value", "Mean p-value over time, likewise. It falls when images become less like the training images.", func(p point) (float64, *[2]float64) {
 		return p.of.p / float64(p.of.N), p.expected.MeanPValue
 	})
-	means.Name = "Mean p-value over time, likewise. It falls when images become less like the training images."
 	c.Counts = append(c.Counts, shares, means)
 	if len(classes) < 2 {
 		return
@@ -356,15 +334,13 @@ func (c *came) overTime(steps map[time.Time]*sum, classes []string, from, now ti
 	shown := slices.Clone(classes)
 	slices.SortStableFunc(shown, func(a, b string) int { return cmp.Compare(changes[b], changes[a]) })
 	for _, class := range shown[:min(mostCharts, len(shown))] {
-		shift := c.course(points, 0.1, "share of "+class, func(p point) (float64, *[2]float64) {
+		c.Shifts = append(c.Shifts, c.course(points, 0.1, "share of "+class, class, func(p point) (float64, *[2]float64) {
 			share := float64(p.of.classes[class]) / float64(p.of.N)
 			if interval, ok := p.expected.Classes[class]; ok {
 				return share, &interval
 			}
 			return share, nil
-		})
-		shift.Name = class
-		c.Shifts = append(c.Shifts, shift)
+		}))
 	}
 }
 
@@ -381,20 +357,20 @@ func (c *came) evidence(sources []sourceHistory, from, now time.Time) {
 			at := p.Start.Truncate(c.Span.Step)
 			byStep[at] = max(byStep[at], p.Evidence)
 		}
-		all := bars{Name: one.Source, Line: 100 - 100/top, Text: fmt.Sprintf("evidence of drift of %s over the %s, at most %.0f%%", one.Source, c.Span.Label, 100*highest(one))}
-		all.Top, all.Legend, all.LineIs = fmt.Sprintf("%.0f%%", 100*top), "evidence", "alarm"
-		all.From, all.To = c.ends(from, now)
-		steps := slices.Collect(c.steps(from, now))
-		for i, at := range steps {
-			evidence, known := byStep[at]
-			text := "no images"
-			if known {
-				text = fmt.Sprintf("evidence %.0f%%", 100*evidence)
+		all := &report.Chart{Caption: one.Source, Text: fmt.Sprintf("Evidence of drift of %s over the %s, at most %.0f%%.", one.Source, c.Span.Label, 100*highest(one)),
+			Y: report.Axis{Label: "evidence, %", Max: top, Percent: true}}
+		var line []curve.Point
+		for at := range c.steps(from, now) {
+			if evidence, known := byStep[at]; known {
+				line = append(line, curve.Point{X: float64(len(all.X.Names)), Y: min(evidence, top)})
 			}
-			all.add(i, len(steps), at, min(evidence, top)/top, text)
+			c.name(&all.X, at)
 		}
+		all.Course("evidence", line, nil, nil)
+		all.Series[0].Marker = "circle"
+		all.Series = append(all.Series, report.Series{Name: "alarm", Colour: "wrong", Width: 1.5, Dashes: []float64{7, 3}, Points: []curve.Point{{Y: 1}, {X: all.X.Max, Y: 1}}})
 		if len(sources) > 1 {
-			all.Name += ", " + one.Detector
+			all.Caption += ", " + one.Detector
 		}
 		c.Evidence = append(c.Evidence, all)
 	}
@@ -408,55 +384,37 @@ func (c *came) steps(from, now time.Time) iter.Seq[time.Time] {
 	}
 }
 
-// ends are the times at the ends of a chart.
-func (c *came) ends(from, now time.Time) (first, last string) {
+// name names the next step of an axis.
+func (c *came) name(axis *report.Axis, at time.Time) {
 	layout := "01-02 15:04"
 	if c.Span.Step >= 24*time.Hour {
 		layout = "2006-01-02"
 	}
-	return from.UTC().Format(layout), now.UTC().Format(layout) + " UTC"
+	axis.Names, axis.Label = append(axis.Names, at.UTC().Format(layout)), "UTC"
+	axis.Max = float64(max(1, len(axis.Names)-1))
 }
 
 // course draws one figure of each step. highest is the least height of the chart.
-func (c *came) course(points []point, highest float64, name string, of func(point) (float64, *[2]float64)) bars {
-	for _, p := range points {
-		if p.of != nil {
-			value, interval := of(p)
-			highest = max(highest, value)
-			if interval != nil {
-				highest = max(highest, interval[1])
-			}
-		}
-	}
-	all := bars{Line: -1, Top: fmt.Sprintf("%.2g", highest), Legend: name, Text: fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g", name, c.Span.Label, c.Span.Step, highest)}
-	if len(points) > 0 {
-		all.From, all.To = c.ends(points[0].at, time.Now())
-	}
+func (c *came) course(points []point, highest float64, name, caption string, of func(point) (float64, *[2]float64)) *report.Chart {
+	all := &report.Chart{Caption: caption, Y: report.Axis{Label: name + ", %", Max: highest, Percent: true}}
+	var line, low, high []curve.Point
 	for i, p := range points {
+		c.name(&all.X, p.at)
 		if p.of == nil {
-			all.add(i, len(points), p.at, 0, "no images")
 			continue
 		}
 		value, interval := of(p)
-		b := all.add(i, len(points), p.at, value/highest, fmt.Sprintf("%s %.3f of %s", name, value, plural(p.of.N, "image")))
+		line, all.Y.Max = append(line, curve.Point{X: float64(i), Y: value}), max(all.Y.Max, value)
 		if interval != nil {
-			b.Low, b.High = 100-100*interval[0]/highest, 100-100*interval[1]/highest
-			b.Text += fmt.Sprintf("; %.3f to %.3f if they are like the calibration images", interval[0], interval[1])
+			low, high = append(low, curve.Point{X: float64(i), Y: interval[0]}), append(high, curve.Point{X: float64(i), Y: interval[1]})
+			all.Y.Max = max(all.Y.Max, interval[1])
 		}
 	}
+	all.Text = fmt.Sprintf("%s over the %s, in steps of %v; the top is %.2g%%.", name, c.Span.Label, c.Span.Step, 100*all.Y.Max)
+	all.Course(name, line, low, high)
+	all.Series[0].Marker = "circle"
 	return all
 }
-
-// add adds bar i of n, of a height from 0 to 1.
-func (all *bars) add(i, n int, at time.Time, height float64, text string) *bar {
-	width := 400 / float64(n)
-	all.Bars = append(all.Bars, bar{X: width*float64(i) + 1, Width: math.Max(1, width-2), Y: 100 - 100*height, Height: 100 * height,
-		Text: at.Format("2006-01-02 15:04 UTC") + ": " + text})
-	return &all.Bars[i]
-}
-
-// Band is the rectangle of an interval.
-func (b bar) Band() float64 { return b.Low - b.High }
 
 func percent(n, of int) string {
 	if of == 0 {

@@ -16,7 +16,7 @@ function showKind(g, parent) {
   element("h3", `${images(g.images)}, nearest to ${g.nearest}`, box);
   element("p", day(g.first) === day(g.last) ? day(g.first) : `${day(g.first)} to ${day(g.last)}`, box).className = "note";
   const list = element("ul", undefined, box);
-  list.className = "members";
+  list.className = "mosaic";
   for (const v of g.typical) picture(v.kept && "/v1/images/" + v.image, v.name, element("li", undefined, list));
   if (!g.waiting) {
     element("p", "All of them are reviewed.", box).className = "note";

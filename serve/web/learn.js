@@ -121,7 +121,7 @@ function changes(title, list, parent) {
   const more = element("details", undefined, parent);
   element("summary", `${title}, image by image`, more);
   const place = element("ul", undefined, more);
-  place.className = "changes";
+  place.className = "gallery";
   more.ontoggle = () => { // images are loaded when they are wanted
     if (place.children.length) return;
     for (const c of list) {
@@ -141,32 +141,17 @@ function curve(c, parent) {
   element("strong", {yes: "Yes. ", no: "Not yet. ", unclear: "That is not clear yet. "}[c.enough], answer);
   answer.append(c.because);
   if (c.points.length < 2) return;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "-30 -10 350 130");
-  svg.setAttribute("class", "curve");
-  svg.setAttribute("role", "img");
   const last = c.points[c.points.length - 1];
-  svg.setAttribute("aria-label", "Learning curve: " + c.points.map(p => `${p.reviews} reviews: ${share(p.right, p.images)} right, ${share(p.caught, p.junk)} of the junk caught`).join("; "));
-  const shape = (name, attributes, text) => {
-    const e = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
-    if (text !== undefined) e.textContent = text;
-    svg.append(e);
-  };
-  const x = p => 300 * p.reviews / last.reviews;
-  const line = (name, of, all) => {
-    const points = c.points.filter(p => p[all]);
-    if (points.length) shape("polyline", {class: name, points: points.map(p => `${x(p)},${100 - 100 * p[of] / p[all]}`).join(" ")});
-  };
-  shape("text", {x: -28, y: 5}, "100%");
-  shape("text", {x: -16, y: 103}, "0");
-  shape("text", {x: 300, y: 115, "text-anchor": "end"}, last.reviews + " reviews");
-  line("right", "right", "images");
-  line("caught", "caught", "junk");
-  parent.append(svg);
+  const line = (name, of, all, style) => ({name, ...style, points: c.points.filter(p => p[all]).flatMap(p => [p.reviews, p[of] / p[all]])});
+  const chart = element("div", undefined, parent);
+  Object.assign(chart, {className: "chart", role: "img", spec: {
+    x: {label: "reviews", min: 0, max: last.reviews}, y: {label: "share, %", min: 0, max: 1, percent: true},
+    series: [line("given their class", "right", "images", {colour: "c0", width: 1.8}), line("junk that is flagged", "caught", "junk", {colour: "c1", width: 1.8, dashes: [7, 3]})],
+  }});
+  chart.setAttribute("aria-label", "Learning curve: " + c.points.map(p => `${p.reviews} reviews: ${share(p.right, p.images)} right, ${share(p.caught, p.junk)} of the junk caught`).join("; "));
   table("Learning curve, on reviewed images that were set aside", ["reviews", "right class", "flagged falsely", "junk caught"],
     c.points.map(p => [p.reviews, share(p.right, p.images), share(p.flagged, p.images), share(p.caught, p.junk)]), parent);
-  element("p", "The solid line is the share of images given their class, the broken one the share of junk that is flagged. The first is the detector without reviews, the last the new one.", parent).className = "note";
+  element("p", "The first is the detector without reviews, the last the new one.", parent).className = "note";
 }
 
 function showResult(job) {
@@ -196,6 +181,7 @@ function showResult(job) {
   } else element("p", "No features of recent images are kept, so that nothing is known of recent traffic.", box).className = "note";
   if (r.curve) curve(r.curve, box);
   place.replaceChildren(box);
+  drawCharts(place);
 }
 
 at("start").onclick = async () => {

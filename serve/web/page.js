@@ -84,6 +84,7 @@ async function showCame() {
     if (button.dataset.act === acting) button.focus();
   }
   at("came").replaceChildren(...page.body.children);
+  drawCharts(at("came"));
   for (const link of document.querySelectorAll("#came [data-span]")) {
     link.onclick = event => { event.preventDefault(); span = link.dataset.span; history.replaceState(null, "", "?span=" + span + location.hash); showCame(); };
     if (link.dataset.span === focused) link.focus();
@@ -196,7 +197,7 @@ function showGroup(q) {
   if (first.review) element("p", "reviewed: " + (first.review.class ? "it is " + first.review.class : first.review.decision), middle).className = "numbers";
   if (group.length > 1) element("p", `${images(group.length)} that look alike; group ${here + 1} of ${groups.length}`, middle).className = "near-head";
   const list = element("ul", undefined, middle);
-  list.className = "members";
+  list.className = "mosaic";
   for (const v of group) {
     const label = element("label", undefined, element("li", undefined, list));
     const tick = element("input", undefined, label);
