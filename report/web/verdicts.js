@@ -35,7 +35,7 @@
   // What is shown, in rows: a heading, or some images.
   const picked = new Set();
   const gap = 8, caption = 44, heading = 44;
-  let shown = [], rows = [], places = new Map(), columns = 1, side = 160, focused = -1, anchor = -1;
+  let shown = [], rows = [], places = new Map(), columns = 1, side = 160, above = 0, focused = -1, anchor = -1;
   const filters = [...document.querySelectorAll("[data-by]")];
   const value = { o: (item) => item.ood ? "OOD" : "in distribution", c: (item) => data.classes[item.c], d: (item) => data.folders[item.d] };
   const groupText = { c: (key) => data.classes[key], d: (key) => data.folders[key], g: (key) => key ? `Look-alikes ${key}` : "Alone" };
@@ -81,6 +81,7 @@
       }
     }
     wall.style.height = y + "px";
+    above = wall.getBoundingClientRect().top + scrollY;
     for (const li of drawn.values()) li.remove();
     drawn.clear();
     draw();
@@ -89,7 +90,7 @@
   // Draws the rows that one sees, and half a screen around them.
   const drawn = new Map();
   function draw() {
-    const top = -wall.getBoundingClientRect().top - innerHeight / 2, bottom = top + 2 * innerHeight;
+    const top = scrollY - above - innerHeight / 2, bottom = top + 2 * innerHeight;
     let from = 0, to = rows.length;
     while (from < to) {
       const middle = (from + to) >> 1;
@@ -136,6 +137,7 @@
   const later = () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; draw(); }); } };
   addEventListener("scroll", later, { passive: true });
   let width = 0;
+  new ResizeObserver(() => { above = wall.getBoundingClientRect().top + scrollY; later(); }).observe(element("bar"));
   new ResizeObserver(() => { if (wall.clientWidth !== width) { width = wall.clientWidth; arrange(); } }).observe(wall);
 
   // The threshold: what it flags, and what that costs.
