@@ -2,6 +2,7 @@ package evaluation
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 
@@ -40,6 +41,57 @@ type Point struct {
 // axisRows is how many training rows the axes are fitted on, at most.
 const axisRows = 5000
 
+// MapAxes are the axes of a map.
+type MapAxes struct {
+	Shares []float64 // see SummaryMap
+	white  *head.Conditioning
+	mean   []float64   // of the class means, whitened
+	axes   [][]float64 // of length 1
+}
+
+// NewMapAxes fits the axes of the map of a detector on its training rows; see
+// [SummaryOptions].Features for dirs. It is nil where there are not two rows.
+func NewMapAxes(ctx context.Context, d *detector.Detector, dirs []string) (*MapAxes, error) {
+	data, err := d.OpenTraining(ctx, dirs)
+	if err != nil {
+		return nil, err
+	}
+	axes, err := (&Summary{Detector: d, data: data}).mapAxes(ctx)
+	return axes, errors.Join(err, data.Close())
+}
+
+// mapAxes is NewMapAxes with the training rows of s.
+func (s *Summary) mapAxes(ctx context.Context) (*MapAxes, error) {
+	train := s.spread(s.data.Train, axisRows)
+	if len(train) < 2 {
+		return nil, nil
+	}
+	white, z, err := s.whitened(ctx, train)
+	if err != nil {
+		return nil, err
+	}
+	m := discriminants(z, white.Out(), train, s.data.Labels, len(s.Detector.Classes))
+	m.white = white
+	m.complete(z, white.Out())
+	m.Shares = append(m.Shares, make([]float64, len(m.axes)-len(m.Shares))...)
+	return m, nil
+}
+
+// Place returns where rows of embeddings lie on each axis.
+func (m *MapAxes) Place(ctx context.Context, x []float32) ([][]float64, error) {
+	places := make([][]float64, len(x)/m.white.In())
+	z, err := m.white.Rows(ctx, features.Rows{X: x, D: m.white.In(), Index: upTo(len(places))})
+	if err != nil {
+		return nil, err
+	}
+	for i := range places {
+		for _, axis := range m.axes {
+			places[i] = append(places[i], along(axis, z[i*m.white.Out():(i+1)*m.white.Out()], m.mean))
+		}
+	}
+	return places, nil
+}
+
 // drawMap makes the map; nil where there are not two rows to fit axes on.
 func (s *Summary) drawMap(ctx context.Context, pictures images.Set, parts []SummaryPart, points int) (*SummaryMap, error) {
 	var labelled []int
@@ -49,27 +101,17 @@ func (s *Summary) drawMap(ctx context.Context, pictures images.Set, parts []Summ
 		}
 	}
 	rows := s.spread(labelled, points)
-	train := s.spread(s.data.Train, axisRows)
-	if len(train) < 2 || len(rows) == 0 {
-		return nil, nil
+	axes, err := s.mapAxes(ctx)
+	if axes == nil || len(rows) == 0 || err != nil {
+		return nil, err
 	}
-	white, z, err := s.whitened(ctx, train)
+	places, err := axes.Place(ctx, s.gather(rows))
 	if err != nil {
 		return nil, err
 	}
-	axes, shares := discriminants(z, white.Out(), train, s.data.Labels, len(s.Detector.Classes))
-	x, err := white.Rows(ctx, features.Rows{X: s.gather(rows), D: white.In(), Index: upTo(len(rows))})
-	if err != nil {
-		return nil, err
-	}
-	axes.complete(x, white.Out())
-	m := &SummaryMap{Images: len(labelled), Shares: append(shares, make([]float64, len(axes.axes)-len(shares))...)}
+	m := &SummaryMap{Images: len(labelled), Shares: axes.Shares}
 	for i, row := range rows {
-		z := x[i*white.Out() : (i+1)*white.Out()]
-		p := Point{Class: int(s.data.Labels[row]), Part: parts[row]}
-		for _, axis := range axes.axes {
-			p.At = append(p.At, along(axis, z, axes.mean))
-		}
+		p := Point{At: places[i], Class: int(s.data.Labels[row]), Part: parts[row]}
 		if pictures.Image != nil {
 			p.Image = pictures.Image(row)
 		}
@@ -137,15 +179,9 @@ func (s *Summary) whitened(ctx context.Context, train []int) (*head.Conditioning
 	return c, z, err
 }
 
-// mapAxes are axes of length 1 through the mean of the class means.
-type mapAxes struct {
-	mean []float64
-	axes [][]float64
-}
-
 // discriminants returns the principal axes of the class means of the rows z [n, e], at
 // most mostAxes and an even number of them unless it is one, and the shares of the variance between the means along them.
-func discriminants(z []float32, e int, rows []int, labels []int64, classes int) (*mapAxes, []float64) {
+func discriminants(z []float32, e int, rows []int, labels []int64, classes int) *MapAxes {
 	sums, counts := make([][]float64, classes), make([]float64, classes)
 	for i, row := range rows {
 		y := labels[row]
@@ -158,7 +194,7 @@ func discriminants(z []float32, e int, rows []int, labels []int64, classes int) 
 		}
 	}
 	var means [][]float64
-	a := &mapAxes{mean: make([]float64, e)}
+	a := &MapAxes{mean: make([]float64, e)}
 	for y, sum := range sums {
 		if sum == nil {
 			continue
@@ -179,20 +215,19 @@ func discriminants(z []float32, e int, rows []int, labels []int64, classes int) 
 		}
 	}
 	if len(means) < 2 {
-		return a, nil
+		return a
 	}
 	found, values, total := principal(means, min(mostAxes, len(means)-1))
-	var shares []float64
 	for k, axis := range found {
 		if values[k] <= 1e-9*total {
 			break
 		}
-		a.axes, shares = append(a.axes, axis), append(shares, values[k]/total)
+		a.axes, a.Shares = append(a.axes, axis), append(a.Shares, values[k]/total)
 	}
-	if n := len(shares); n > 1 {
-		a.axes, shares = a.axes[:n/2*2], shares[:n/2*2]
+	if n := len(a.Shares); n > 1 {
+		a.axes, a.Shares = a.axes[:n/2*2], a.Shares[:n/2*2]
 	}
-	return a, shares
+	return a
 }
 
 // principal returns the first most principal axes of centred rows, with their
@@ -234,7 +269,7 @@ func principal(rows [][]float64, most int) (found [][]float64, values []float64,
 
 // complete adds axes along which the rows x [n, e] differ most otherwise, where there are
 // less than two.
-func (a *mapAxes) complete(x []float32, e int) {
+func (a *MapAxes) complete(x []float32, e int) {
 	for len(a.axes) < 2 {
 		rows := make([][]float64, len(x)/e)
 		mean := make([]float64, e)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/head"
@@ -55,6 +56,13 @@ func TestMap(t *testing.T) {
 		m := s.Map
 		if len(m.Points) != 90 || m.Images != 600 || len(m.Shares) != 2 || math.Abs(m.Shares[0]+m.Shares[1]-1) > 1e-9 || m.Shares[0] < m.Shares[1] {
 			t.Fatalf("%s: %d points, shares %v", name, len(m.Points), m.Shares)
+		}
+		axes, err := NewMapAxes(t.Context(), s.Detector, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, err := axes.Place(t.Context(), s.data.Row(0)); err != nil || !slices.Equal(at[0], m.Points[0].At) {
+			t.Errorf("%s: row 0 lies at %v, and on the map at %v: %v", name, at, m.Points[0].At, err)
 		}
 		var means [3][2]float64
 		for _, p := range m.Points {
