@@ -32,6 +32,8 @@ type build struct {
 	failed   []Failure
 	parquet  bool
 	sources  []sourceLine
+
+	thumbnails iter.Seq[[]byte] // for Parquet; nil if there are none
 }
 
 // write writes and syncs all files of the set in a new folder and completes meta.

@@ -27,9 +27,15 @@ func (b *build) writeParquet(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	out := columns.NewWriter(w, meta.D, parquetKey, string(text))
+	out := columns.NewWriter(w, meta.D, b.thumbnails != nil, parquetKey, string(text))
 	images, stop := iter.Pull2(b.images)
 	defer stop()
+	thumbnails := func() ([]byte, bool) { return nil, false }
+	if b.thumbnails != nil {
+		var stop func()
+		thumbnails, stop = iter.Pull(b.thumbnails)
+		defer stop()
+	}
 	places := func() (int64, error, bool) { return 0, nil, false }
 	if b.places != nil {
 		var stop func()
@@ -58,7 +64,8 @@ func (b *build) writeParquet(w io.Writer) error {
 			label := readable(*img.Label)
 			line.Label = &label
 		}
-		if err := out.Write(line); err != nil {
+		thumbnail, _ := thumbnails()
+		if err := out.Write(line, thumbnail); err != nil {
 			return err
 		}
 		row++
@@ -70,6 +77,9 @@ func (b *build) writeParquet(w io.Writer) error {
 type Conversion struct {
 	DType   string // Float16, or "" for float32
 	Parquet bool   // write features.parquet too
+	// Thumbnails, where set, gives the file of a small picture of each row, in order, nil where
+	// there is none, for features.parquet. A Parquet file is converted without.
+	Thumbnails func(*Set) (iter.Seq[[]byte], error)
 	Options
 }
 
@@ -98,6 +108,11 @@ func Convert(ctx context.Context, dir, from string, c Conversion) (_ Meta, err e
 		}
 		if b, err = buildOf(s); err != nil {
 			return Meta{}, err
+		}
+		if c.Thumbnails != nil {
+			if b.thumbnails, err = c.Thumbnails(s); err != nil {
+				return Meta{}, err
+			}
 		}
 	}
 	b.meta.DType, b.parquet = c.DType, c.Parquet

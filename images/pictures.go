@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"image"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/bucket"
 )
 
 // Set is a set of images with features.
@@ -105,6 +107,81 @@ func Pictures(roots []string) func(*features.Set, features.Image) Picture {
 			Decode: func() (image.Image, error) { return files.decode(set.Root, img) },
 			Size:   func() int64 { return files.size(set.Root, img) },
 		}
+	}
+}
+
+// Again gives the pictures of a feature set's rows one after another: those of files as
+// Pictures does, and those in tars, Parquet files, buckets and on web servers as a stream,
+// which is read while they are asked for.
+func Again(ctx context.Context, set *features.Set, roots []string) (iter.Seq[Picture], error) {
+	known, err := set.Images()
+	if err != nil {
+		return nil, err
+	}
+	unit := func(img features.Image) (name, unit string) {
+		name = strings.TrimSuffix(set.Root, "/") + "/" + img.Path
+		if set.Root == "" {
+			name = img.Path
+		}
+		for end, c := range name + "#" {
+			if k, _ := kindOf(name[:end]); c == '#' && k != single {
+				return name, name[:end]
+			}
+		}
+		if bucket.IsURL(name) {
+			return name, name
+		}
+		return name, ""
+	}
+	var units []string
+	for _, img := range known {
+		if _, unit := unit(img); unit != "" && (len(units) == 0 || units[len(units)-1] != unit) {
+			units = append(units, unit)
+		}
+	}
+	listing, place := &Sources{}, map[string]int{}
+	if len(units) > 0 {
+		if listing, err = ListSources(ctx, units...); err != nil {
+			return nil, err
+		}
+	}
+	var all []int
+	for i := range listing.Units {
+		place[listing.Units[i].Name()], all = i, append(all, i)
+	}
+	file := Pictures(roots)
+	return func(yield func(Picture) bool) {
+		in := listing.Stream(ctx, all, StreamOptions{})
+		defer in.Close()
+		item, err := in.Next(ctx)
+		for _, img := range known {
+			p := file(set, img)
+			if name, unit := unit(img); unit != "" {
+				p.Decode = nil
+				for ; err == nil && int(item.Unit) <= place[unit] && p.Decode == nil; item, err = in.Next(ctx) {
+					if item.File == name {
+						p.Decode = item.same(img.SHA256)
+					}
+				}
+			}
+			if !yield(p) {
+				return
+			}
+		}
+	}, nil
+}
+
+// same returns what decodes an item whose content has a hash.
+func (item Item) same(hash string) func() (image.Image, error) {
+	return func() (image.Image, error) {
+		data, err := item.Read(nil)
+		if err == nil {
+			err = sameContent(data, hash)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return preprocess.Decode(context.Background(), data, preprocess.DecodeOptions{MaxPixels: maxImagePixels})
 	}
 }
 

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
 )
 
@@ -49,8 +51,10 @@ type VerdictParts struct {
 	Speculate bool
 	Detector  string // the detector's file, to name it to people
 	Judge     string // identifies the detector and all options that verdicts depend on
-	// Line gives the line of JSON for a judgement.
-	Line func(Judgement) ([]byte, error)
+	// Line gives the line of JSON for a judgement. With Thumbnails, of Parquet, it is that of a
+	// [VerdictLine] with a picture and perhaps a place, and is called for several at once.
+	Line       func(Judgement) ([]byte, error)
+	Thumbnails bool
 }
 
 // DetectParts judges the images of a shard, as [Detect] does, and writes the verdicts
@@ -272,7 +276,7 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	if shard.Count == 0 {
 		shard = features.Shard{Index: 1, Count: 1}
 	}
-	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector}
+	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector, Thumbnails: to.Thumbnails}
 	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
 	old, err := readRecord(parts.Path(to.Out, shard) + ".json")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -324,11 +328,30 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 			}
 		})
 		defer end()
-		_, err := detect(ctx, opts, in, func(j Judgement) error {
-			line, err := to.Line(j)
-			if err == nil {
-				err = w.Append(line)
+		var lines []*parallel.Task[func() error]
+		write := func(but int) error {
+			for ; len(lines) > but; lines = lines[1:] {
+				if err := lines[0].Wait()(); err != nil {
+					return err
+				}
 			}
+			return nil
+		}
+		atOnce := 0
+		if to.Thumbnails {
+			atOnce = runtime.GOMAXPROCS(0)
+		}
+		_, err := detect(ctx, opts, in, func(j Judgement) error {
+			lines = append(lines, parallel.Start(func() func() error {
+				line, err := to.Line(j)
+				return func() error {
+					if err != nil {
+						return err
+					}
+					return w.Append(line)
+				}
+			}))
+			err := write(atOnce)
 			recorder.Update(func(s *parts.State) {
 				s.Done++
 				if j.Err != nil {
@@ -337,6 +360,9 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 			})
 			return err
 		})
+		if err == nil {
+			err = write(0)
+		}
 		if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && cause != nil {
 			err = cause
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/columns"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
@@ -42,6 +43,8 @@ type Work struct {
 	Listing  string `json:"listing"` // of their paths, sizes and times
 	Format   string `json:"format"`
 	Detector string `json:"detector"` // its file, for people
+	// Thumbnails has Parquet with a picture of each image and its place on the map.
+	Thumbnails bool `json:"thumbnails,omitempty"`
 }
 
 // unnamed is the Work without what is only for people.
@@ -118,7 +121,10 @@ func (s *VerdictSummary) init() {
 type VerdictLine struct {
 	Path string `json:"path"`
 	detector.Verdict
-	Error string `json:"error"`
+	Error     string   `json:"error"`
+	Thumbnail []byte   `json:"thumbnail,omitempty"` // a JPEG; it and the next are in Parquet alone
+	X         *float64 `json:"x,omitempty"`         // on the first axis of the detector's map, as Y on the second
+	Y         *float64 `json:"y,omitempty"`
 }
 
 // count adds a line.
@@ -460,12 +466,13 @@ func (w *VerdictWriter) count(r *VerdictRecord, lines string) (string, error) {
 			return "", err
 		}
 		defer table.Close()
-		rows := parquet.NewGenericWriter[parquetLine](table, parquet.CreatedBy("mlrbfn", "1", ""), parquet.MaxRowsPerRowGroup(1<<17))
-		from = table.Name()
-		write = func(l VerdictLine) error {
-			_, err := rows.Write([]parquetLine{newParquetLine(l)})
-			return err
+		var rows io.Closer
+		if w.work.Thumbnails {
+			rows, write = newVerdictTable(table, newPicturedLine, parquet.MaxRowsPerRowGroup(1<<13), columns.Pictures)
+		} else {
+			rows, write = newVerdictTable(table, newParquetLine, parquet.MaxRowsPerRowGroup(1<<17))
 		}
+		from = table.Name()
 		end = func() error { return errors.Join(rows.Close(), table.Sync(), table.Close()) } // Windows renames no file that is open
 	}
 	for text, err := range linesOf(lines) {
@@ -672,9 +679,9 @@ func rowsOf(f *os.File, yield func([]byte, error) bool) {
 		yield(nil, err)
 		return
 	}
-	in := parquet.NewGenericReader[parquetLine](file)
+	in := parquet.NewGenericReader[picturedLine](file)
 	defer in.Close()
-	rows := make([]parquetLine, 1<<10)
+	rows := make([]picturedLine, 1<<10)
 	for {
 		n, err := in.Read(rows)
 		for _, row := range rows[:n] {
@@ -690,6 +697,15 @@ func rowsOf(f *os.File, yield func([]byte, error) bool) {
 			yield(nil, err)
 			return
 		}
+	}
+}
+
+// newVerdictTable begins a Parquet file of rows that are made of lines.
+func newVerdictTable[T any](to io.Writer, row func(VerdictLine) T, o ...parquet.WriterOption) (io.Closer, func(VerdictLine) error) {
+	rows := parquet.NewGenericWriter[T](to, append(o, parquet.CreatedBy("mlrbfn", "1", ""))...)
+	return rows, func(l VerdictLine) error {
+		_, err := rows.Write([]T{row(l)})
+		return err
 	}
 }
 
@@ -719,6 +735,34 @@ func (l parquetLine) line() VerdictLine {
 		return VerdictLine{Path: l.Path, Error: *l.Error}
 	}
 	return VerdictLine{Path: l.Path, Verdict: detector.Verdict{Class: value(l.Class), Confidence: value(l.Confidence), Score: value(l.Score), OOD: value(l.OOD), PValue: value(l.PValue)}}
+}
+
+// picturedLine is a row of a part with thumbnails. It has the fields of parquetLine and not
+// that itself, from which the library would not read.
+type picturedLine struct {
+	Path       string           `parquet:"path,zstd"`
+	Class      *string          `parquet:"class,optional,dict"`
+	Confidence *float64         `parquet:"confidence,optional"`
+	Score      *float64         `parquet:"score,optional"`
+	OOD        *bool            `parquet:"ood,optional"`
+	PValue     *float64         `parquet:"p_value,optional"`
+	Error      *string          `parquet:"error,optional"`
+	Image      *columns.Picture `parquet:"image,optional"`
+	X          *float64         `parquet:"x,optional"`
+	Y          *float64         `parquet:"y,optional"`
+}
+
+func newPicturedLine(l VerdictLine) picturedLine {
+	p := newParquetLine(l)
+	return picturedLine{p.Path, p.Class, p.Confidence, p.Score, p.OOD, p.PValue, p.Error, columns.NewPicture(l.Thumbnail, l.Path), l.X, l.Y}
+}
+
+func (l picturedLine) line() VerdictLine {
+	line := parquetLine{l.Path, l.Class, l.Confidence, l.Score, l.OOD, l.PValue, l.Error}.line()
+	if line.X, line.Y = l.X, l.Y; l.Image != nil {
+		line.Thumbnail = l.Image.Bytes
+	}
+	return line
 }
 
 func value[T any](p *T) (v T) {

@@ -11,9 +11,11 @@ import (
 	"image/color"
 	"image/jpeg"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/disintegration/imaging"
@@ -257,6 +259,27 @@ func Thumbnail(img images.Picture) []byte {
 	}
 	small, _, _ := shrink(img.Decode, thumbnailSide)
 	return small
+}
+
+// Thumbnails gives the thumbnails of images one after another, nil where there is none. Some
+// are read at once.
+func Thumbnails(of iter.Seq[images.Picture]) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		workers := runtime.GOMAXPROCS(0)
+		var some []images.Picture
+		give := func() bool {
+			small := make([][]byte, len(some))
+			parallel.Each(workers, len(some), func(i int) { small[i] = Thumbnail(some[i]) })
+			some = some[:0]
+			return !slices.ContainsFunc(small, func(file []byte) bool { return !yield(file) })
+		}
+		for p := range of {
+			if some = append(some, p); len(some) == 8*workers && !give() {
+				return
+			}
+		}
+		give()
+	}
 }
 
 // thumbnail is shrink for a page: missing images do not prevent one.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -30,47 +31,96 @@ type Row struct {
 // hold one group in memory.
 const groupBytes = 32 << 20
 
+// Picture is a small picture of an image, as Hugging Face's datasets and its viewer have it.
+type Picture struct {
+	Bytes []byte  `parquet:"bytes,optional"` // of a file
+	Path  *string `parquet:"path,optional"`
+}
+
+// Pictures is the metadata, a key and a text, that says to datasets that the column image
+// has pictures.
+var Pictures = parquet.KeyValueMetadata("huggingface", `{"info": {"features": {"image": {"_type": "Image"}}}}`)
+
+// NewPicture returns a column's value; nil without a picture.
+func NewPicture(file []byte, of string) *Picture {
+	if file == nil {
+		return nil
+	}
+	name := path.Base(of)
+	return &Picture{file, &name}
+}
+
+// pictured is a row of a file with pictures.
+type pictured struct {
+	Row
+	Image *Picture `parquet:"image,optional"`
+}
+
 // Writer writes one file.
 type Writer struct {
 	d     int
-	w     *parquet.GenericWriter[Row]
+	write func(Row, []byte) error
+	w     interface {
+		Flush() error
+		Close() error
+	}
 	left  int // rows until the group is full
 	group int // rows of a group
 }
 
 // arrow is the schema of a file as Arrow's message, with a length of the embeddings of 0 at
-// the byte arrowLength: made by PyArrow, pa.schema([…]).serialize().
+// the byte arrowLength, and that of a file with pictures, which has the
+// metadata of Pictures, too: made by PyArrow, pa.schema([…]).serialize().
 const (
 	arrow       = "/////+gBAAAQAAAAAAAKAAwABgAFAAgACgAAAAABBAAMAAAACAAIAAAABAAIAAAABAAAAAcAAACEAQAARAEAABgBAADcAAAAqAAAAHQAAAAEAAAAqP7//wAAABAUAAAAJAAAAAQAAAABAAAAIAAAAAkAAABlbWJlZGRpbmcABgAIAAQABgAAAAAAAADg/v//AAAAAxAAAAAgAAAABAAAAAAAAAAHAAAAZWxlbWVudAAAAAYACAAGAAYAAAAAAAEAFP///wAAAAIQAAAAGAAAAAQAAAAAAAAABQAAAG10aW1lAAAACP///wAAAAFAAAAARP///wAAAAIQAAAAGAAAAAQAAAAAAAAABQAAAGJ5dGVzAAAAOP///wAAAAFAAAAAdP///wAAAAUQAAAAGAAAAAQAAAAAAAAABAAAAGhhc2gAAAAAoP///xAAFAAIAAYABwAMAAAAEAAQAAAAAAABBRAAAAAYAAAABAAAAAAAAAAFAAAAbGFiZWwAAADY////1P///wAAAAUQAAAAHAAAAAQAAAAAAAAABAAAAHBhdGgAAAAABAAEAAQAAAAQABQACAAAAAcADAAAABAAEAAAAAAAAAIQAAAAHAAAAAQAAAAAAAAAAwAAAHJvdwAIAAwACAAHAAgAAAAAAAABQAAAAA=="
 	arrowLength = 136
+
+	arrowPictures       = "/////+ACAAAQAAAAAAAKAA4ABgAFAAgACgAAAAABBAAQAAAAAAAKAAwAAAAEAAgACgAAAHAAAAAEAAAAAQAAAAwAAAAIAAwABAAIAAgAAABEAAAABAAAADUAAAB7ImluZm8iOiB7ImZlYXR1cmVzIjogeyJpbWFnZSI6IHsiX3R5cGUiOiAiSW1hZ2UifX19fQAAAAsAAABodWdnaW5nZmFjZQAIAAAACAIAAMgBAACcAQAAYAEAACwBAAD4AAAAiAAAAAQAAACM/v//AAABDRgAAAAgAAAABAAAAAIAAABAAAAAFAAAAAUAAABpbWFnZQAAAFz+//+8/v//AAABBRAAAAAYAAAABAAAAAAAAAAEAAAAcGF0aAAAAACE/v//5P7//wAAAQQQAAAAGAAAAAQAAAAAAAAABQAAAGJ5dGVzAAAArP7//6j+//8AAAAQFAAAACQAAAAEAAAAAQAAACAAAAAJAAAAZW1iZWRkaW5nAAYACAAEAAYAAAAAAAAA4P7//wAAAAMQAAAAIAAAAAQAAAAAAAAABwAAAGVsZW1lbnQAAAAGAAgABgAGAAAAAAABABT///8AAAACEAAAABgAAAAEAAAAAAAAAAUAAABtdGltZQAAAAj///8AAAABQAAAAET///8AAAACEAAAABgAAAAEAAAAAAAAAAUAAABieXRlcwAAADj///8AAAABQAAAAHT///8AAAAFEAAAABgAAAAEAAAAAAAAAAQAAABoYXNoAAAAAKD///8QABQACAAGAAcADAAAABAAEAAAAAAAAQUQAAAAGAAAAAQAAAAAAAAABQAAAGxhYmVsAAAA2P///9T///8AAAAFEAAAABwAAAAEAAAAAAAAAAQAAABwYXRoAAAAAAQABAAEAAAAEAAUAAgAAAAHAAwAAAAQABAAAAAAAAACEAAAABwAAAAEAAAAAAAAAAMAAAByb3cACAAMAAgABwAIAAAAAAAAAUAAAAAAAAAA"
+	arrowPicturesLength = 380
 )
 
 // arrowSchema says to readers that embeddings are lists of one length, which vector stores
 // ask for and Parquet itself does not have.
-func arrowSchema(d int) string {
-	message, err := base64.StdEncoding.DecodeString(arrow)
+func arrowSchema(schema string, length, d int) parquet.WriterOption {
+	message, err := base64.StdEncoding.DecodeString(schema)
 	if err != nil {
 		panic(err)
 	}
-	binary.LittleEndian.PutUint32(message[arrowLength:], uint32(d))
-	return base64.StdEncoding.EncodeToString(message)
+	binary.LittleEndian.PutUint32(message[length:], uint32(d))
+	return parquet.KeyValueMetadata("ARROW:schema", base64.StdEncoding.EncodeToString(message))
 }
 
-// NewWriter begins a file of rows with d features. The metadata is a text that readers
-// find by the key.
-func NewWriter(w io.Writer, d int, key, metadata string) *Writer {
+// NewWriter begins a file of rows with d features, and perhaps pictures. The metadata is a
+// text that readers find by the key.
+func NewWriter(w io.Writer, d int, pictures bool, key, metadata string) *Writer {
 	group := max(1, groupBytes/(4*max(d, 1)))
-	return &Writer{d: d, group: group, left: group, w: parquet.NewGenericWriter[Row](w,
-		parquet.KeyValueMetadata(key, metadata), parquet.KeyValueMetadata("ARROW:schema", arrowSchema(d)), parquet.CreatedBy("mlrbfn", "1", ""), parquet.DataPageStatistics(false),
-		parquet.SkipPageBounds("embedding", "list", "element"), parquet.PageBufferSize(1<<20))}
+	c := &Writer{d: d, group: group, left: group}
+	options := []parquet.WriterOption{
+		parquet.KeyValueMetadata(key, metadata), parquet.CreatedBy("mlrbfn", "1", ""), parquet.DataPageStatistics(false),
+		parquet.SkipPageBounds("embedding", "list", "element"), parquet.PageBufferSize(1 << 20),
+	}
+	if !pictures {
+		out := parquet.NewGenericWriter[Row](w, append(options, arrowSchema(arrow, arrowLength, d))...)
+		c.w, c.write = out, func(row Row, _ []byte) error {
+			_, err := out.Write([]Row{row})
+			return err
+		}
+		return c
+	}
+	out := parquet.NewGenericWriter[pictured](w, append(options, arrowSchema(arrowPictures, arrowPicturesLength, d), Pictures)...)
+	c.w, c.write = out, func(row Row, picture []byte) error {
+		_, err := out.Write([]pictured{{row, NewPicture(picture, row.Path)}})
+		return err
+	}
+	return c
 }
 
-// Write adds a row, whose features may change afterwards.
-func (w *Writer) Write(row Row) error {
+// Write adds a row, whose features may change afterwards, and a picture's file; nil for none.
+func (w *Writer) Write(row Row, picture []byte) error {
 	if len(row.Embedding) != w.d {
 		return fmt.Errorf("a row of %d features in a file of %d", len(row.Embedding), w.d)
 	}
-	if _, err := w.w.Write([]Row{row}); err != nil {
+	if err := w.write(row, picture); err != nil {
 		return err
 	}
 	if w.left--; w.left > 0 {
@@ -134,9 +184,6 @@ func Open(path string) (_ *File, err error) {
 	c.r = parquet.NewGenericReader[Row](file)
 	return c, nil
 }
-
-// Has tells whether there is a column.
-func (f *File) Has(column string) bool { return f.columns[column] }
 
 // Metadata returns the text of a key.
 func (f *File) Metadata(key string) (string, bool) { return f.meta(key) }

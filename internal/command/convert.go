@@ -3,8 +3,12 @@ package command
 import (
 	"context"
 	"fmt"
+	"iter"
+	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 var _ = declare("convert", 140, "--out FEATURES FEATURES|FILE.parquet [flags]", "Write features as float16 or Parquet, or read them from Parquet",
@@ -19,6 +23,9 @@ func addConvert(c *command) {
 	c.sets(&o)
 	Choice(c.FlagSet, &o.DType, "dtype", "float32", "float32|float16", "type of features.npy; float16 takes half the disk")
 	c.BoolVar(&o.Parquet, "parquet", false, "write FEATURES/features.parquet too, for Spark, DuckDB, pandas")
+	thumbnails := c.Bool("thumbnails", false, "write FEATURES/features.parquet with a small picture of each image, as Hugging Face's datasets has them")
+	c.means("thumbnails", "Thumbnails")
+	roots := c.StringArray("images", nil, "`FOLDER` that the pictures may come from (repeat); default: the one that the feature set records")
 	c.BoolVar(&o.Force, "force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
 	c.addCacheFlag()
 	c.addJSON("print the result as one JSON object")
@@ -29,6 +36,16 @@ func addConvert(c *command) {
 		}
 		if o.DType == "float32" {
 			o.DType = ""
+		}
+		if *thumbnails {
+			if strings.HasSuffix(c.Arg(0), ".parquet") {
+				return Usagef("--thumbnails goes with a feature set, which says where its images are")
+			}
+			o.Parquet = true
+			o.Thumbnails = func(set *features.Set) (iter.Seq[[]byte], error) {
+				pictures, err := images.Again(ctx, set, *roots)
+				return report.Thumbnails(pictures), err
+			}
 		}
 		meta, err := features.Convert(ctx, *out, c.Arg(0), o)
 		if err != nil {

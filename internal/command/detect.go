@@ -82,12 +82,13 @@ func (d *detecting) addOutputFlags() {
 	also(c.FlagSet, "format", "json", "jsonl")
 	c.addJSON("the same as --format jsonl or --format json: one object per line")
 	eitherOr(c.FlagSet, &d.raw, "csv", "safe|raw", "safe: write ' before cells that a spreadsheet would run")
-	c.StringVar(&d.to.Out, "out", "", "write verdicts in parts to the folder or bucket `DIR`, as jsonl or parquet")
+	c.StringVar(&d.to.Out, "out", "", "write verdicts in parts to the folder `DIR`, as jsonl or parquet")
 	c.StringVar(&d.shard, "shard", "", "with --out, only the part `i/n` of the images, i from 1 to n")
 	c.means("shard", "Shard")
 	c.BoolVar(&d.to.Force, "force", false, "with --out, replace parts of another detector")
 	c.BoolVar(&d.to.Speculate, "speculate", false, "with --out: another run may be at work on the same shard; the first to finish counts")
-	c.rare("csv", "shard", "force", "speculate")
+	c.BoolVar(&d.to.Thumbnails, "thumbnails", false, "with --format parquet: a small picture of each image, as Hugging Face's datasets has them, and its place x, y on the detector's map")
+	c.rare("csv", "shard", "force", "speculate", "thumbnails")
 	c.StringVar(&d.move, "move-ood", "", "move OOD images into the folder `DIR`, never over another file")
 	c.means("move-ood", "SetAside")
 	c.StringVar(&d.copy, "copy-ood", "", "copy OOD images into the folder `DIR`, never over another file")
@@ -126,7 +127,7 @@ func (d *detecting) check() error {
 		}
 	}
 	switch {
-	case d.explain == "" && d.page == "" && (d.Changed("features") || d.Changed("images") || d.Changed("nearest")):
+	case d.explain == "" && d.page == "" && (d.Changed("features") && !d.to.Thumbnails || d.Changed("images") || d.Changed("nearest")):
 		return Usagef("--features, --images and --nearest go with --explain or --report")
 	case d.explain != "where" && d.Changed("maps"):
 		return Usagef("--maps goes with --explain where")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,13 +14,15 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
+	"github.com/mlrbfn/mlrbfn/report"
 )
 
 // checkParts checks and reads the flags that go with --out.
 func (d *detecting) checkParts() (err error) {
 	if d.to.Out == "" {
-		if d.Changed("shard") || d.Changed("force") || d.Changed("speculate") || d.format == pipeline.Parquet {
-			return Usagef("--shard, --force, --speculate and --format parquet go with --out")
+		if d.Changed("shard") || d.Changed("force") || d.Changed("speculate") || d.to.Thumbnails || d.format == pipeline.Parquet {
+			return Usagef("--shard, --force, --speculate, --thumbnails and --format parquet go with --out")
 		}
 		return nil
 	}
@@ -29,6 +32,8 @@ func (d *detecting) checkParts() (err error) {
 		}
 	}
 	switch {
+	case d.to.Thumbnails && d.format != pipeline.Parquet:
+		return Usagef("--thumbnails goes with --format parquet")
 	case !d.Changed("format") || d.format == pipeline.JSONL:
 		d.to.Format = pipeline.JSONL
 	case d.format == pipeline.Parquet && d.Changed("explain"):
@@ -63,6 +68,16 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 		err := printJSON(&line, j)
 		return line.Bytes(), err
 	}
+	if d.to.Thumbnails {
+		axes, err := evaluation.NewMapAxes(ctx, d.opts.Detector, d.reasons.Features)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			fmt.Fprintf(ForPeople(s.Err), "detect: note: x and y are empty: %v\n", d.advise(err))
+		}
+		d.to.Line = func(j pipeline.Judgement) ([]byte, error) { return d.picturedLine(ctx, axes, j) }
+	}
 	progress := d.progress(s, "images")
 	d.opts.Run.Progress = progress.Count
 	record, err := pipeline.DetectParts(ctx, d.opts, d.to)
@@ -78,6 +93,23 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 			d.to.Out, count(record.Images, "image"), record.InDistribution, record.OOD, record.Failed)
 	}
 	return d.outcome(record.OOD, record.Failed, 0)
+}
+
+// picturedLine is the line of a judgement with a picture, and with a place where there are axes.
+func (d *detecting) picturedLine(ctx context.Context, axes *evaluation.MapAxes, j pipeline.Judgement) ([]byte, error) {
+	l := pipeline.VerdictLine{Path: disk.EncodePath(j.Path), Verdict: j.Verdict, Error: text(d.adviseImage(j))}
+	if j.Err == nil {
+		l.Thumbnail = report.Thumbnail(pictureOf(ctx, j))
+	}
+	if j.Err == nil && axes != nil {
+		at, err := axes.Place(ctx, d.opts.Detector.Embeddings(j.Features))
+		if err != nil {
+			return nil, err
+		}
+		l.X, l.Y = &at[0][0], &at[0][1]
+	}
+	line, err := json.Marshal(l)
+	return append(line, '\n'), err
 }
 
 // judgeOf identifies a detector with the options that its verdicts depend on.

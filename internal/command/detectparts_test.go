@@ -6,13 +6,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/mlrbfn/mlrbfn/internal/columns"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -278,7 +281,7 @@ func TestDetectPartsOfTars(t *testing.T) {
 	// So it is in the middle of a part of the other format.
 	table := func() string {
 		t.Helper()
-		call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "table"), "--format", "parquet", tars)
+		call(t, 3, "detect", "--detector", w.detector, "--out", filepath.Join(dir, "table"), "--format", "parquet", "--thumbnails", tars)
 		text, err := os.ReadFile(filepath.Join(dir, "table", "part-00001-of-00001.parquet"))
 		if err != nil {
 			t.Fatal(err)
@@ -316,6 +319,72 @@ func TestDetectPartsOfTars(t *testing.T) {
 	if lines != strings.Count(want, "\n") {
 		t.Errorf("%d lines in two shards, want %d", lines, strings.Count(want, "\n"))
 	}
+}
+
+// TestThumbnails: Parquet of verdicts and of features has the same pictures of images in tars
+// and of files, in the rows of those that could be read, and verdicts have a place on the map.
+func TestThumbnails(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	tarOfPictures(t, filepath.Join(dir, "0.tar"), 0, 5)
+	tarOfPictures(t, filepath.Join(dir, "1.tar"), 5, 5)
+	for i := range 10 {
+		picture(t, filepath.Join(dir, "files", fmt.Sprintf("%d.png", i)), i%3, uint64(i))
+	}
+	write(t, filepath.Join(dir, "files", "broken.png"), "no image")
+	type row struct {
+		Path  string           `parquet:"path"`
+		Image *columns.Picture `parquet:"image,optional"`
+		X     *float64         `parquet:"x,optional"`
+	}
+	pictures := func(file string, placed bool) map[string]string {
+		t.Helper()
+		rows, err := parquet.ReadFile[row](file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, r := range rows {
+			if broken := slices.Contains([]string{"broken.png", "0.tar#2.png", "1.tar#7.png"}, path.Base(r.Path)); (r.Image == nil) != broken || (r.X == nil) != (broken || !placed) {
+				t.Errorf("%s: %+v", file, r)
+			}
+			if r.Image != nil {
+				all[path.Base(r.Path)] = string(r.Image.Bytes)
+			}
+		}
+		return all
+	}
+	for images, n := range map[string]int{"{0..1}.tar": 8, "files": 10} {
+		from, set, out := filepath.Join(dir, images), filepath.Join(dir, "set-"+images), filepath.Join(dir, "out-"+images)
+		call(t, partial, "extract", "--model", "pixels", "--size", "8", "--images", from, "--out", set)
+		call(t, 0, "convert", "--thumbnails", "--out", set+"-converted", set)
+		call(t, partial, "detect", "--detector", w.detector, "--out", out, "--format", "parquet", "--thumbnails", from)
+		got, want := pictures(filepath.Join(set+"-converted", "features.parquet"), false), pictures(filepath.Join(out, "part-00001-of-00001.parquet"), true)
+		if len(want) != n || len(got) != n {
+			t.Errorf("%s: %d and %d pictures", images, len(want), len(got))
+		}
+		for name, picture := range want {
+			if got[name] != picture {
+				t.Errorf("%s: the pictures of %s differ", images, name)
+			}
+		}
+	}
+	// Pictures of images that are gone are missing, and nothing else; so is the map of sets.
+	if err := os.Rename(filepath.Join(dir, "files", "1.png"), filepath.Join(dir, "files", "2.png")); err != nil {
+		t.Fatal(err)
+	}
+	call(t, 0, "convert", "--thumbnails", "--out", filepath.Join(dir, "again"), filepath.Join(dir, "set-files"))
+	rows, err := parquet.ReadFile[row](filepath.Join(dir, "again", "features.parquet"))
+	for i, r := range rows {
+		if (r.Image == nil) != (i == 1 || i == 2) {
+			t.Errorf("%s: %v", r.Path, r.Image)
+		}
+	}
+	if err != nil || len(rows) != 10 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+	refused(t, "--thumbnails", "detect", "--detector", w.detector, "--thumbnails", dir)
+	refused(t, "--thumbnails", "convert", "--thumbnails", "--out", filepath.Join(dir, "x"), filepath.Join(dir, "again", "features.parquet"))
 }
 
 // TestShowFolder: show says which shards are missing, and which does not move.

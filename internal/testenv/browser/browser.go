@@ -49,8 +49,8 @@ type reply struct {
 }
 
 // Start starts Chromium and ends it with the test. Where there is none, the test is
-// skipped.
-func Start(tb testing.TB) *Browser {
+// skipped. Flags are in the place of --disable-gpu.
+func Start(tb testing.TB, flags ...string) *Browser {
 	tb.Helper()
 	var file string
 	err := exec.ErrNotFound
@@ -70,9 +70,12 @@ func Start(tb testing.TB) *Browser {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cmd := exec.Command(file, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+	if len(flags) == 0 {
+		flags = []string{"--disable-gpu"}
+	}
+	cmd := exec.Command(file, append(flags, "--headless", "--no-sandbox", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-		"--remote-debugging-pipe", "--user-data-dir="+tb.TempDir(), "about:blank")
+		"--remote-debugging-pipe", "--user-data-dir="+tb.TempDir(), "about:blank")...)
 	cmd.ExtraFiles = []*os.File{fromUs, toUs} // it reads 3 and writes 4
 	var said bytes.Buffer
 	cmd.Stderr = &said
