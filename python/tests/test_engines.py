@@ -27,6 +27,9 @@ class Engines(unittest.TestCase):
         said = self.check("spark")
         self.assertEqual([s.get("executors killed") for s in said], [None, 1, None, 1, None, None])
 
+    def test_connect(self) -> None:
+        self.assertEqual(len(self.check("connect")), 4)
+
     def test_ray(self) -> None:
         self.assertEqual([s.get("actors killed") for s in self.check("ray")], [None, 1, None, None])
 
