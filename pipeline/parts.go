@@ -78,8 +78,8 @@ type partImages struct {
 	// lost, where set, is why some of them cannot be read now, for a reason that may pass,
 	// files that were not read before either left out; nil if there are none.
 	lost func(before []string) error
-	// retry, where set, is for a finished part that lacks some files.
-	retry *Retry
+	// again, where set, tells whether a file that a finished part lacks may be read now.
+	again func(file string) bool
 	// known is asked for each path in an unfinished part whether the next image has it.
 	known func(path string) bool
 	// rest returns the images without a line. Their stream calls unread as
@@ -121,7 +121,7 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 	if err != nil {
 		return p, err
 	}
-	s := &sourcePart{found: found, places: map[string]int{}}
+	s := &sourcePart{found: found}
 	many := 0
 	for i := range found.Units {
 		u := &found.Units[i]
@@ -132,30 +132,23 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 			many++
 		}
 	}
-	s.units = slices.Clone(s.mine)
-	p.images, p.listing, p.lost, p.known, p.rest = -1, s.listing(nil), s.lost, s.known, s.rest
-	p.retry = &Retry{Rest: s.listing, Only: s.only, Place: s.place}
+	p.images, p.listing, p.lost, p.again, p.known, p.rest = -1, s.listing(), s.lost, s.again, s.known, s.rest
 	return p, nil
 }
 
 // sourcePart is the part of the units of sources that a shard has.
 type sourcePart struct {
-	found  *images.Sources
-	mine   []int          // the units of the shard
-	units  []int          // those that are read
-	places map[string]int // of the units, where only some are read again
-	at     int            // the unit of the last line, an index into units
-	lines  []string       // the paths of that unit that have one
+	found *images.Sources
+	mine  []int    // the units of the shard
+	at    int      // the unit of the last line, an index into mine
+	lines []string // the paths of that unit that have one
 }
 
-// listing identifies the units but for some.
-func (s *sourcePart) listing(but []string) string {
-	listing, without := sha256.New(), setOf(but)
+// listing identifies the units.
+func (s *sourcePart) listing() string {
+	listing := sha256.New()
 	for _, i := range s.mine {
 		u := &s.found.Units[i]
-		if without[u.Name()] {
-			continue
-		}
 		fmt.Fprintf(listing, "%s\x00%d\x00%s\x00", u.Name(), u.Size, u.Version)
 		if u.Version == "" && u.MTime != 0 { // an image in a folder
 			fmt.Fprintf(listing, "%d\x00", u.MTime)
@@ -165,38 +158,21 @@ func (s *sourcePart) listing(but []string) string {
 }
 
 func (s *sourcePart) lost(before []string) error {
-	known := setOf(before)
 	for _, i := range s.mine {
-		if u := &s.found.Units[i]; u.Err() != nil && !errors.Is(u.Err(), fs.ErrNotExist) && !known[u.Name()] {
+		if u := &s.found.Units[i]; u.Err() != nil && !errors.Is(u.Err(), fs.ErrNotExist) && !slices.Contains(before, u.Name()) {
 			return u.Err()
 		}
 	}
 	return nil
 }
 
-func (s *sourcePart) only(files []string) {
-	again := setOf(files)
-	s.units = slices.DeleteFunc(s.units, func(i int) bool { return !again[s.found.Units[i].Name()] })
-	for place, i := range s.mine {
-		s.places[s.found.Units[i].Name()] = place
-	}
-}
-
-func (s *sourcePart) place(path string) int {
-	for end := 0; end <= len(path); end++ { // a # may be in the name of a file, too
-		if end < len(path) && path[end] != '#' {
-			continue
-		}
-		if place, ok := s.places[path[:end]]; ok {
-			return place
-		}
-	}
-	return -1
+func (s *sourcePart) again(file string) bool {
+	return !slices.ContainsFunc(s.mine, func(i int) bool { return s.found.Units[i].Err() != nil && s.found.Units[i].Name() == file })
 }
 
 func (s *sourcePart) known(path string) bool {
-	for next := s.at; next < len(s.units); next++ {
-		name := s.found.Units[s.units[next]].Name()
+	for next := s.at; next < len(s.mine); next++ {
+		name := s.found.Units[s.mine[next]].Name()
 		if path != name && !strings.HasPrefix(path, name+"#") {
 			continue
 		}
@@ -211,10 +187,10 @@ func (s *sourcePart) known(path string) bool {
 
 func (s *sourcePart) rest(ctx context.Context, recorder *parts.Recorder, unread func(string)) (images.Stream, func()) {
 	before := int64(0)
-	for _, unit := range s.units[:s.at] {
+	for _, unit := range s.mine[:s.at] {
 		before += max(s.found.Units[unit].Size, 1)
 	}
-	reading := s.found.Stream(ctx, s.units[s.at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
+	reading := s.found.Stream(ctx, s.mine[s.at:], images.StreamOptions{Failures: true, Before: before, Ended: func(unit int, c images.Contents) {
 		if u := &s.found.Units[unit]; !c.Complete || u.Many() && u.Version == "" {
 			unread(u.Name())
 		}
@@ -237,7 +213,7 @@ func (u *unwritten) Next(ctx context.Context) (images.Item, error) {
 		if u.recorder.Share(u.Share()); len(s.lines) == 0 || err != nil && err != io.EOF {
 			return item, err
 		}
-		at, place := s.units[s.at], -1
+		at, place := s.mine[s.at], -1
 		same := err == nil && int(item.Unit) == at
 		if same {
 			place = slices.Index(s.lines, pathOf(item))
@@ -259,14 +235,6 @@ func (u *unwritten) Next(ctx context.Context) (images.Item, error) {
 	}
 }
 
-func setOf(names []string) map[string]bool {
-	set := make(map[string]bool, len(names))
-	for _, name := range names {
-		set[name] = true
-	}
-	return set
-}
-
 func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list func(context.Context, DetectOptions, features.Shard) (partImages, error)) (_ *VerdictRecord, err error) {
 	images, err := list(ctx, opts, to.Shard)
 	if err != nil {
@@ -277,7 +245,7 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 		shard = features.Shard{Index: 1, Count: 1}
 	}
 	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector, Thumbnails: to.Thumbnails}
-	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Retry: images.retry}
+	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Again: images.again}
 	old, err := readRecord(parts.Path(to.Out, shard) + ".json")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

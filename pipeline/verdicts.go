@@ -11,10 +11,9 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"math"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,10 +59,9 @@ type VerdictRecord struct {
 	Bytes   int64  `json:"bytes"` // of the file of verdicts
 	SHA256  string `json:"sha256"`
 	// Unread are tars and tables that could not be read to their end, for a reason that
-	// may pass, and those of which nobody says whether they have changed: the next run
-	// reads them again. Rest identifies the images of all others.
+	// may pass, and those of which nobody says whether they have changed: a run that can
+	// read one makes the part again.
 	Unread []string `json:"unread,omitempty"`
-	Rest   string   `json:"rest,omitempty"`
 	VerdictSummary
 }
 
@@ -194,8 +192,7 @@ type VerdictWriter struct {
 	done  *VerdictRecord
 	saved time.Time
 
-	retry *Retry
-	kept  *VerdictRecord // the finished part whose lines are kept but for those of its Unread
+	again func(file string) bool // see VerdictOptions
 
 	mu     sync.Mutex
 	unread []string
@@ -207,24 +204,14 @@ type VerdictOptions struct {
 	Force bool // replace a part of another detector or format
 	// Speculate lets several runs make the same part, each with a work folder of its own.
 	Speculate bool
-	// Retry, where set, keeps the other lines of a finished part that lacks some files.
-	Retry *Retry
-}
-
-// Retry says how only those files are judged again that a finished part could not read.
-type Retry struct {
-	// Rest identifies the images of all files but some.
-	Rest func(but []string) string
-	// Only is told that none but these files are to be judged.
-	Only func(files []string)
-	// Place is the place of the file that a path is in among all files; −1 if it is in none.
-	Place func(path string) int
+	// Again, where set, tells of a file that a finished part lacks whether it may be read now.
+	Again func(file string) bool
 }
 
 // CreateVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
 // run, known is asked for each in turn whether the next image has this path; from the
 // first on that it denies they are made again. So is a part of other images, by path, size
-// or time, and, of a part that lacks some files, these alone. The error wraps
+// or time, and one that lacks files which may be read now. The error wraps
 // features.ErrLocked if another process writes the part.
 func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path string) bool, o VerdictOptions) (_ *VerdictWriter, err error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -241,7 +228,7 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
 	}
 	work.Shard = shard.String()
-	w := &VerdictWriter{base: parts.Path(dir, shard), work: work, retry: o.Retry, saved: time.Now(), noted: map[string]bool{}}
+	w := &VerdictWriter{base: parts.Path(dir, shard), work: work, again: o.Again, saved: time.Now(), noted: map[string]bool{}}
 	w.claim, err = parts.Take(w.base+".partial", o.Speculate, nil)
 	if errors.Is(err, features.ErrLocked) {
 		err = fmt.Errorf("%s: %w", w.base, err)
@@ -271,10 +258,6 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 		w.done, w.n = old, old.VerdictSummary.Images
 		return w, nil
 	}
-	if w.lacks(old) && w.there(old) {
-		w.kept = old
-		w.retry.Only(old.Unread)
-	}
 	return w, w.recover(known)
 }
 
@@ -294,29 +277,19 @@ func (w *VerdictWriter) there(r *VerdictRecord) bool {
 	return err == nil && info.Size() == r.Bytes
 }
 
-// same tells whether a finished part is the wanted one, and lacks nothing.
+// same tells whether a finished part is the wanted one, and lacks nothing that may be had.
 func (w *VerdictWriter) same(r *VerdictRecord) bool {
-	return r.Work.unnamed() == w.work.unnamed() && len(r.Unread) == 0 && w.there(r)
-}
-
-// lacks tells whether a finished part is the wanted one but for the files in its Unread.
-func (w *VerdictWriter) lacks(r *VerdictRecord) bool {
-	a, b := r.Work.unnamed(), w.work.unnamed()
-	a.Listing, b.Listing = "", ""
-	return w.retry != nil && a == b && r.Rest != "" && r.Rest == w.retry.Rest(r.Unread)
+	may := w.again
+	if may == nil {
+		may = func(string) bool { return true }
+	}
+	return r.Work.unnamed() == w.work.unnamed() && !slices.ContainsFunc(r.Unread, may) && w.there(r)
 }
 
 // recover opens the lines that an earlier run wrote, if they are of the same work, and
 // cuts off what is not whole.
 func (w *VerdictWriter) recover(known func(path string) bool) error {
-	unfinished := struct {
-		Work
-		Keeps string `json:"keeps,omitempty"` // lines of the part with this checksum
-	}{Work: w.work.unnamed()}
-	if w.kept != nil {
-		unfinished.Keeps = w.kept.SHA256
-	}
-	want, err := json.Marshal(unfinished)
+	want, err := json.Marshal(w.work.unnamed())
 	if err != nil {
 		return err
 	}
@@ -507,17 +480,7 @@ func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
 	}
 	r := &VerdictRecord{Version: version, Work: w.work, Unread: w.unread}
 	r.init()
-	if len(r.Unread) > 0 && w.retry != nil {
-		r.Rest = w.retry.Rest(r.Unread)
-	}
-	lines := w.partial("lines.jsonl")
-	if w.kept != nil {
-		lines = w.partial("all.jsonl")
-		if err := w.unite(lines); err != nil {
-			return nil, err
-		}
-	}
-	from, err := w.count(r, lines)
+	from, err := w.count(r, w.partial("lines.jsonl"))
 	if err != nil {
 		return nil, err
 	}
@@ -592,60 +555,7 @@ func (w *VerdictWriter) release(done bool) error {
 	return errors.Join(errs...)
 }
 
-// unite writes the lines of the part that is kept and the new ones into a file, in the order
-// of the files that they are of.
-func (w *VerdictWriter) unite(path string) error {
-	again := map[int]bool{}
-	for _, name := range w.kept.Unread {
-		again[w.retry.Place(name)] = true
-	}
-	place := func(text []byte) (int, error) {
-		var l VerdictLine
-		err := json.Unmarshal(text, &l)
-		return w.retry.Place(disk.DecodePath(l.Path)), err
-	}
-	return disk.Write(path, func(out io.Writer) error {
-		next, stop := iter.Pull2(linesOf(w.partial("lines.jsonl")))
-		defer stop()
-		text, err, ok := next()
-		// before writes the new lines of files before one.
-		before := func(end int) error {
-			for ; ok; text, err, ok = next() {
-				if err != nil {
-					return err
-				}
-				if at, err := place(text); err != nil || at >= end {
-					return err
-				}
-				if _, err := out.Write(text); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		for kept, err := range linesOf(w.base + "." + w.kept.Work.Format) {
-			if err != nil {
-				return err
-			}
-			at, err := place(kept)
-			if err != nil {
-				return err
-			}
-			if again[at] || at < 0 {
-				continue
-			}
-			if err := before(at); err != nil {
-				return err
-			}
-			if _, err := out.Write(kept); err != nil {
-				return err
-			}
-		}
-		return before(math.MaxInt)
-	})
-}
-
-// linesOf gives the lines of a file of verdicts, those of a Parquet file as JSON.
+// linesOf gives the lines of a file.
 func linesOf(path string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		f, err := disk.Open(path, disk.Values)
@@ -654,48 +564,11 @@ func linesOf(path string) iter.Seq2[[]byte, error] {
 			return
 		}
 		defer f.Close()
-		if strings.HasSuffix(path, "."+Parquet) {
-			rowsOf(f, yield)
-			return
-		}
 		for in := bufio.NewReaderSize(f, 1<<20); ; {
 			text, err := in.ReadBytes('\n')
 			if err == io.EOF || !yield(text, err) || err != nil {
 				return
 			}
-		}
-	}
-}
-
-// rowsOf gives the rows of a Parquet file as lines.
-func rowsOf(f *os.File, yield func([]byte, error) bool) {
-	info, err := f.Stat()
-	if err != nil {
-		yield(nil, err)
-		return
-	}
-	file, err := parquet.OpenFile(f, info.Size())
-	if err != nil {
-		yield(nil, err)
-		return
-	}
-	in := parquet.NewGenericReader[picturedLine](file)
-	defer in.Close()
-	rows := make([]picturedLine, 1<<10)
-	for {
-		n, err := in.Read(rows)
-		for _, row := range rows[:n] {
-			text, err := json.Marshal(row.line())
-			if !yield(append(text, '\n'), err) || err != nil {
-				return
-			}
-		}
-		if err == io.EOF {
-			return
-		}
-		if err != nil {
-			yield(nil, err)
-			return
 		}
 	}
 }
@@ -729,45 +602,14 @@ func newParquetLine(l VerdictLine) parquetLine {
 	return parquetLine{Path: l.Path, Class: &l.Class, Confidence: &l.Confidence, Score: &l.Score, OOD: &l.OOD, PValue: &l.PValue}
 }
 
-// line is the inverse of newParquetLine.
-func (l parquetLine) line() VerdictLine {
-	if l.Error != nil {
-		return VerdictLine{Path: l.Path, Error: *l.Error}
-	}
-	return VerdictLine{Path: l.Path, Verdict: detector.Verdict{Class: value(l.Class), Confidence: value(l.Confidence), Score: value(l.Score), OOD: value(l.OOD), PValue: value(l.PValue)}}
-}
-
-// picturedLine is a row of a part with thumbnails. It has the fields of parquetLine and not
-// that itself, from which the library would not read.
+// picturedLine is a row of a part with thumbnails.
 type picturedLine struct {
-	Path       string           `parquet:"path,zstd"`
-	Class      *string          `parquet:"class,optional,dict"`
-	Confidence *float64         `parquet:"confidence,optional"`
-	Score      *float64         `parquet:"score,optional"`
-	OOD        *bool            `parquet:"ood,optional"`
-	PValue     *float64         `parquet:"p_value,optional"`
-	Error      *string          `parquet:"error,optional"`
-	Image      *columns.Picture `parquet:"image,optional"`
-	X          *float64         `parquet:"x,optional"`
-	Y          *float64         `parquet:"y,optional"`
+	parquetLine
+	Image *columns.Picture `parquet:"image,optional"`
+	X     *float64         `parquet:"x,optional"`
+	Y     *float64         `parquet:"y,optional"`
 }
 
 func newPicturedLine(l VerdictLine) picturedLine {
-	p := newParquetLine(l)
-	return picturedLine{p.Path, p.Class, p.Confidence, p.Score, p.OOD, p.PValue, p.Error, columns.NewPicture(l.Thumbnail, l.Path), l.X, l.Y}
-}
-
-func (l picturedLine) line() VerdictLine {
-	line := parquetLine{l.Path, l.Class, l.Confidence, l.Score, l.OOD, l.PValue, l.Error}.line()
-	if line.X, line.Y = l.X, l.Y; l.Image != nil {
-		line.Thumbnail = l.Image.Bytes
-	}
-	return line
-}
-
-func value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
+	return picturedLine{newParquetLine(l), columns.NewPicture(l.Thumbnail, l.Path), l.X, l.Y}
 }
