@@ -29,7 +29,7 @@ var Screens = []struct {
 
 // Look opens a page on every screen, with and without scripts: nothing is wider than
 // the screen, nothing is read from elsewhere, no script fails and axe-core finds
-// nothing serious. With -artifacts, screenshots remain.
+// nothing. With -artifacts, screenshots remain.
 func Look(t *testing.T, b *browser.Browser, name, file string) {
 	t.Helper()
 	address := browser.File(t, file)

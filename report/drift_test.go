@@ -2,10 +2,31 @@ package report_test
 
 import (
 	"math"
+	"path/filepath"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 	"github.com/mlrbfn/mlrbfn/report"
 )
+
+func TestDriftInBrowser(t *testing.T) {
+	t.Parallel()
+	b := browser.Start(t)
+	between := &[2]float64{0.01, 0.2}
+	d := report.Drift{Title: "Drift <b>", Lead: []string{"40 images."}, Answer: "Alarm: image 31.", Threshold: 4.6,
+		Raised:  []report.Finding{{Image: images.Picture{Path: "<i>31</i>.jpg"}, Score: "0.001", Suggested: "cat"}},
+		Classes: []report.DriftClass{{Name: "<b>cat</b>", Images: 30, OOD: 9, MeanP: 0.4, Early: 0.9, Late: 0.4, Expected: between, Alarm: &report.DriftAlarm{Image: 31}}, {Name: "dog", Images: 10}}}
+	for i := range 4 {
+		d.Parts = append(d.Parts, report.DriftPart{From: 10*i + 1, To: 10*i + 10, OOD: 3 * i, Expected: between, MeanP: 0.1, ExpectedP: between, LogWealth: 2 * float64(i),
+			Classes: map[string]int{"<b>cat</b>": 10 - 2*i, "dog": 2 * i}})
+	}
+	file := filepath.Join(t.TempDir(), "drift.html")
+	if err := report.WriteDrift(file, d); err != nil {
+		t.Fatal(err)
+	}
+	report.Look(t, b, "drift", file)
+}
 
 // Expected values are those of scipy.stats.chisquare.
 func TestShareChange(t *testing.T) {

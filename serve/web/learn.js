@@ -5,7 +5,7 @@ let watching = "", latest; // the id of the job that is shown, and what is known
 function table(caption, head, rows, parent) {
   const scroll = element("div", undefined, parent);
   Object.assign(scroll, {className: "scroll", tabIndex: 0});
-  scroll.setAttribute("role", "region");
+  scroll.setAttribute("role", "group");
   scroll.setAttribute("aria-label", caption);
   const t = element("table", undefined, scroll);
   t.className = "figures";

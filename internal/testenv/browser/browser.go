@@ -496,9 +496,8 @@ func (t *Tab) Overflow() (wide []string) {
 	return wide
 }
 
-// Violations lists what axe-core finds that is serious or critical, by these of its
-// rules; none means all. Set-up brings axe-core into .setup/axe.
-func (t *Tab) Violations(rules ...string) (serious []string) {
+// Violations lists what axe-core finds, by these of its rules; none means all. Set-up brings axe-core into .setup/axe.
+func (t *Tab) Violations(rules ...string) (found []string) {
 	t.tb.Helper()
 	file := filepath.Join(testenv.Root(t.tb), ".setup", "axe", "axe.min.js")
 	axe, err := os.ReadFile(file)
@@ -510,7 +509,6 @@ func (t *Tab) Violations(rules ...string) (serious []string) {
 	if len(rules) > 0 {
 		only = `, runOnly: ["` + strings.Join(rules, `", "`) + `"]`
 	}
-	t.Eval(`axe.run(document, { resultTypes: ["violations"]`+only+` }).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
-    .flatMap((v) => v.nodes.slice(0, 3).map((n) => v.id + ": " + v.help + ": " + n.html.slice(0, 200) + " " + n.failureSummary.slice(0, 300))))`, &serious)
-	return serious
+	t.Eval(`axe.run(document, { resultTypes: ["violations"]`+only+` }).then((r) => r.violations.flatMap((v) => v.nodes.slice(0, 3).map((n) => v.id + ": " + v.help + ": " + n.html.slice(0, 200) + " " + n.failureSummary.slice(0, 300))))`, &found)
+	return found
 }
