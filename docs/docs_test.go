@@ -23,6 +23,20 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestTargets: between a target of make and its words, `make help` has a space.
+func TestTargets(t *testing.T) {
+	makefile := read(t, "Makefile")
+	var width int
+	if _, err := fmt.Sscanf(makefile[strings.Index(makefile, "%-"):], "%%-%ds", &width); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):.*## `).FindAllStringSubmatch(makefile, -1) {
+		if len(m[1]) >= width {
+			t.Errorf("make help has no space after %s", m[1])
+		}
+	}
+}
+
 var link = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]+)\)`)
 
 // TestLinks: what a page links to exists, headings too.
