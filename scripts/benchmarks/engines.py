@@ -86,11 +86,15 @@ class Usual:
 
 
 def spark_usual(folder):
+    from collections.abc import Iterator
+
     import pandas
     from pyspark.sql.functions import pandas_udf
 
+    session = spark_session()
+
     @pandas_udf("array<float>")
-    def features(batches: "typing.Iterator[pandas.Series]") -> "typing.Iterator[pandas.Series]":
+    def features(batches: Iterator[pandas.Series]) -> Iterator[pandas.Series]:
         import io
 
         from PIL import Image
@@ -99,7 +103,7 @@ def spark_usual(folder):
         for files in batches:
             yield pandas.Series(list(usual([Image.open(io.BytesIO(f)).convert("RGB") for f in files])))
 
-    return spark_session().read.format("binaryFile").load(folder).select(features("content").alias("x")).selectExpr("count(x)").collect()[0][0]
+    return session.read.format("binaryFile").load(folder).select(features("content").alias("x")).selectExpr("count(x)").collect()[0][0]
 
 
 def ray_usual(folder):
@@ -155,8 +159,9 @@ def shared(pid):
 
 def measure(command, env):
     """Runs a command, and returns the processor seconds of all its processes and of those that
-    judge images, the MiB of one of these over time, and the most of all processes together."""
-    seconds, memory, judging, most = {}, [], set(), 0
+    judge images, the MiB of one of these over time, the most of all processes together, and the
+    seconds of each program."""
+    seconds, names, memory, judging, most = {}, {}, [], set(), 0
     run = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     said = []
     reader = threading.Thread(target=lambda: said.append(run.stderr.read()))
@@ -169,6 +174,8 @@ def measure(command, env):
             seconds[pid] = max(seconds.get(pid, 0), used)
             if pid not in judging:
                 try:
+                    with open(f"/proc/{pid}/cmdline") as f:
+                        names[pid] = " ".join(map(os.path.basename, f.read().split("\0")))[:40].strip()
                     with open(f"/proc/{pid}/maps") as f:
                         maps = f.read()
                     if "bin/mlrbfn" in maps or pid != run.pid and ("onnxruntime" in maps or "libmlrbfn" in maps):
@@ -182,7 +189,23 @@ def measure(command, env):
     reader.join()
     if run.returncode not in (0, 3):
         sys.exit(said[0].decode()[-3000:])
-    return sum(seconds.values()), sum(seconds[pid] for pid in judging), memory, most
+    of = {}
+    for pid, used in seconds.items():
+        name = "judging" if pid in judging else names.get(pid, "")
+        of[name] = of.get(name, 0) + used
+    return sum(seconds.values()), of.get("judging", 0), memory, most, of
+
+
+def told(name, found):
+    """Prints the medians of an engine's runs so far, few and many images each."""
+    each = lambda name, of: statistics.median(1000 * (more[of] - few[of]) / (2 * args.images) for few, more in found[name])
+    few, more = ({k: round(v) for k, v in sorted(run[4].items(), key=lambda item: -item[1])[:5]} for run in found[name][-1])
+    peaks = lambda of: [round(statistics.median(of(run[at]) for run in found[name])) for at in (0, 1)]
+    print(json.dumps({
+        "engine": name, "rounds": len(found[name]), "images": [args.images, 3 * args.images], "processor ms an image": round(each(name, 0), 2),
+        "beside detect": round(each(name, 0) / each("detect", 0), 3), "of workers": round(each(name, 1) / each("detect", 1), 3),
+        "worker MiB": peaks(lambda run: max(run[2])), "all MiB": peaks(lambda run: run[3]), "seconds of": [few, more],
+    }), flush=True)
 
 
 def main():
@@ -192,7 +215,7 @@ def main():
     engines = args.engines.split(",")
     if args.flat:
         for name in engines:
-            _, _, memory, _ = measure(command(name, args.folder), env)
+            _, _, memory, *_ = measure(command(name, args.folder), env)
             memory = [mib for mib in memory if mib > 0]
             memory = memory[len(memory) // 10 :]
             slope = statistics.linear_regression(range(len(memory)), memory).slope * len(memory) * 10000 / (0.9 * args.flat)
@@ -218,13 +241,7 @@ def main():
                 if name == "detect":
                     how = lambda folder: [os.path.join(HERE, "bin", "mlrbfn"), "detect", "--detector", args.detector, "--workers", "1", "--quiet", "--format", "jsonl", folder]
                 found[name].append([measure(how(folder), env) for folder in folders])
-    each = lambda name, of: statistics.median(1000 * (more[of] - few[of]) / (2 * args.images) for few, more in found[name])
-    for name in names:
-        peak = lambda at, of: round(statistics.median(max(run[at][2]) if of == 2 else run[at][3] for run in found[name]))
-        print(json.dumps({
-            "engine": name, "images": [args.images, 3 * args.images], "processor ms an image": round(each(name, 0), 2), "beside detect": round(each(name, 0) / each("detect", 0), 3),
-            "of workers": round(each(name, 1) / each("detect", 1), 3), "worker MiB": [peak(0, 2), peak(1, 2)], "all MiB": [peak(0, 3), peak(1, 3)],
-        }), flush=True)
+                told(name, found)
 
 
 if args.run:
