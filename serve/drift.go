@@ -26,12 +26,12 @@ import (
 // drifts watches the scores of each source for a change. Where there is a store, the
 // state is there: it outlives a restart, and replicas share it.
 type drifts struct {
-	alpha float64
-	store store.Store // or nil
-	log   *slog.Logger
-	watch sync.Mutex // one update at a time
-	// shared is when the histories in the store were read last.
-	shared time.Time
+	alpha  float64
+	store  store.Store // or nil
+	log    *slog.Logger
+	watch  sync.Mutex // one update at a time
+	shared time.Time  // when the histories in the store were read last
+	failed time.Time  // when the log last said that drift is not updated; zero when it is
 
 	alarmsOf map[string]alarmsOf // by the key of the state; of whoever calls alarms
 
@@ -294,13 +294,21 @@ func (d *drifts) update(ctx context.Context, last bool) {
 		}
 	}
 	d.mu.Unlock()
+	var failed []string // sources
+	var why error
 	for _, key := range keys {
 		ctx, cancel := context.WithTimeout(ctx, driftUpdate)
 		if err := d.see(ctx, key); err != nil {
-			d.log.Error("the drift of a source was not updated; its images wait", "source", key.source, "error", err)
+			failed, why = append(failed, key.source), err
 		}
 		d.note(ctx, key, last)
 		cancel()
+	}
+	if now := time.Now(); why != nil && (last || now.Sub(d.failed) > noteEvery) {
+		d.failed = now
+		d.log.Error("the drift of sources is not updated; their images wait", "sources", failed, "error", why)
+	} else if why == nil {
+		d.failed = time.Time{}
 	}
 }
 

@@ -122,13 +122,14 @@ type webhookState struct{ Behind, Refused int }
 func (p *pageRequests) now(ctx context.Context, c *came) {
 	c.Version, c.Together = p.version, p.watch.together()
 	c.Storing = "Verdicts are stored."
-	switch {
-	case p.queue == nil:
+	if p.queue == nil {
 		c.NotStoring = "as the service was started without a store."
-	default:
-		if down := p.queue.Stats().Down; down != nil {
-			c.NotStoring = "as the disk is full or the database cannot be reached; the log says more. Answers go on, and nothing of what is stored is lost."
+	} else if p.queue.Stats().Down != nil {
+		waiting := 0
+		for _, s := range c.Drift {
+			waiting += s.Waiting
 		}
+		c.NotStoring = "as the disk is full or the database cannot be reached; the log says more. Answers go on, and nothing of what is stored is lost. The tests for drift wait, too: " + plural(waiting, "image is", "images are") + " not seen yet."
 	}
 	c.Raised = slices.ContainsFunc(c.Drift, func(s sourceDrift) bool { return len(s.Alarms) > 0 })
 	if n, err := p.broken(ctx); err == nil {
