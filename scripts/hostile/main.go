@@ -27,6 +27,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,7 +70,7 @@ func post(c *http.Client, url string, data []byte) (int, error) {
 }
 
 // limited runs a program, $3, with a limit of memory, $1, in the control group $2.
-const limited = `if mkdir "$2" && [ -e "$2/memory.max" ]; then echo "$1" >"$2/memory.max"
+const limited = `if mkdir -p "$2" && [ -e "$2/memory.max" ]; then echo "$1" >"$2/memory.max"
 elif [ -e "$2/memory.limit_in_bytes" ]; then echo "$1" >"$2/memory.limit_in_bytes"
 else echo "no control group: ulimit -v" >&2; ulimit -v $(($1 >> 10)); exec "$3" "${@:4}"; fi
 echo $$ >"$2/cgroup.procs" && exec "$3" "${@:4}"`
@@ -85,8 +86,15 @@ func run(program, detector, kinds string, workers, inFlight int, each time.Durat
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil { // version 1
 		group = "/sys/fs/cgroup/memory/mlrbfn-hostile"
 	}
-	service := exec.Command("bash", "-c", limited, "hostile", strconv.FormatInt(limit, 10), group, program, "serve", "--detector", "main="+detector, "--listen", address, "--workers", strconv.Itoa(workers), "--quiet")
-	service.Stderr = os.Stderr
+	command := func(words ...string) *exec.Cmd {
+		c := exec.Command("bash", slices.Concat([]string{"-c", limited, "hostile", strconv.FormatInt(limit, 10), group, program}, words, []string{"--workers", strconv.Itoa(workers), "--quiet"})...)
+		c.Stderr = os.Stderr
+		return c
+	}
+	if err := folder(command("detect", "--detector", detector)); err != nil {
+		return err
+	}
+	service := command("serve", "--detector", "main="+detector, "--listen", address)
 	if err := service.Start(); err != nil {
 		return err
 	}
@@ -177,6 +185,30 @@ func run(program, detector, kinds string, workers, inFlight int, each time.Durat
 			return err
 		}
 	}
+	return nil
+}
+
+// folder has a command judge a folder with eight of each kind of image, and prints how much
+// memory it takes.
+func folder(detect *exec.Cmd) error {
+	dir, err := os.MkdirTemp("", "hostile")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for i, one := range images() {
+		for n := range 8 {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d-%d.png", i, n)), strconv.AppendInt(bytes.Clone(one.data), int64(n), 10), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	detect.Args = append(detect.Args, dir)
+	start := time.Now()
+	if err := detect.Run(); err != nil && detect.ProcessState.ExitCode() != 3 { // as some are refused
+		return fmt.Errorf("detect: %w", err)
+	}
+	fmt.Printf("detect of a folder with 8 of each kind: %.0f s, peak %d MiB\n", time.Since(start).Seconds(), detect.ProcessState.SysUsage().(*syscall.Rusage).Maxrss>>10)
 	return nil
 }
 
