@@ -183,11 +183,11 @@ func (m *Images) Put(sum string, data []byte) error {
 // that is lost in a power failure is no lost verdict; one that is cut short is found
 // by its hash.
 func (m *Images) write(file string, data []byte) error {
-	if err := m.root.Mkdir(path.Dir(file), 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := m.root.Mkdir(path.Dir(file), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	temp := path.Dir(file) + "/" + rand.Text() + ".tmp"
-	f, err := m.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := m.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

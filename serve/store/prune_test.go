@@ -101,9 +101,11 @@ func TestBackup(t *testing.T) {
 	}
 	images, err := OpenImages(filepath.Join(dir, "images"), ImagesOptions{})
 	must(t, err)
+	sum := strings.Repeat("ab", 32)
+	must(t, images.Put(sum, []byte("x")))
 	images.Close()
 	must(t, s.Compact(ctx))
-	for name, mode := range map[string]os.FileMode{"store.db": 0o600, "store.db-wal": 0o600, "copy": 0o600, "images": 0o700} {
+	for name, mode := range map[string]os.FileMode{"store.db": 0o600, "store.db-wal": 0o600, "copy": 0o600, "images": 0o700, "images/ab": 0o700, "images/ab/" + sum: 0o600} {
 		if info, err := os.Stat(filepath.Join(dir, name)); runtime.GOOS != "windows" && (err != nil || info.Mode().Perm() != mode) {
 			t.Errorf("%s: %v %v", name, info.Mode(), err)
 		}
