@@ -164,7 +164,7 @@ func (l *exhausted) Accept() (conn net.Conn, err error) {
 func TestOutOfDescriptors(t *testing.T) {
 	for _, bound := range []int{-1, 256} {
 		var said bytes.Buffer
-		s, err := New(t.Context(), Options{Detectors: Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}}, PerClientConns: bound, Log: slog.New(slog.NewTextHandler(&said, nil))})
+		s, err := New(t.Context(), Options{Detectors: Detectors{Detectors: []Named{{Name: "main", File: servetest.Detector(t, 1)}}}, PerClientConns: bound, Quiet: true, Log: slog.New(slog.NewTextHandler(&said, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,6 +186,9 @@ func TestOutOfDescriptors(t *testing.T) {
 		_, _, counted := ask(t, "GET", metrics.URL+"/metrics", nil, nil)
 		metrics.Close()
 		s.Close()
+		if said := said.String(); strings.Contains(said, "msg=request") || !strings.Contains(said, "msg=listening") {
+			t.Errorf("quietly it says %s", said) // what goes on, but for requests
+		}
 		if !strings.Contains(said.String(), "level=ERROR") || !strings.Contains(said.String(), "out of file descriptors") || !strings.Contains(counted, "mlrbfn_refused_connections_total 1") {
 			t.Errorf("with a bound of %d: %s", bound, &said)
 		}

@@ -174,7 +174,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 			switch {
 			case rec.status >= 500:
 				level = slog.LevelWarn
-			case strings.HasSuffix(r.Pattern, "/live") || strings.HasSuffix(r.Pattern, "/ready") || strings.HasSuffix(r.Pattern, "z"):
+			case s.opts.Quiet || strings.HasSuffix(r.Pattern, "/live") || strings.HasSuffix(r.Pattern, "/ready") || strings.HasSuffix(r.Pattern, "z"):
 				level = slog.LevelDebug
 			}
 			s.log.Log(r.Context(), level, "request", "request", id, "client", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "status", rec.status, "ms", float64(took.Microseconds())/1000)

@@ -58,6 +58,8 @@ type Options struct {
 	// Drain bounds how long requests may take that are not answered at the end; 0 is
 	// DefaultDrain.
 	Drain time.Duration
+	// Quiet leaves requests that did not fail out of the log.
+	Quiet bool
 	// MaxBody bounds the bytes of a request; 0 is DefaultMaxBody.
 	MaxBody int64
 	// MaxImages bounds the images of a request; 0 is DefaultMaxImages, or fewer if

@@ -175,13 +175,10 @@ func (v *serving) check(s Streams) error {
 	if v.place == "" && (v.Changed("keep") || v.Changed("keep-size") || v.Changed("keep-features") || v.Changed("learn-dir")) {
 		return Usagef("--keep goes with --store")
 	}
-	level := slog.LevelInfo
-	if v.quiet {
-		level = slog.LevelWarn
-	}
-	v.opts.Log = slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: level}))
+	v.opts.Quiet = v.quiet
+	v.opts.Log = slog.New(slog.NewTextHandler(s.Err, nil))
 	if v.format == "json" {
-		v.opts.Log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: level}))
+		v.opts.Log = slog.New(slog.NewJSONHandler(s.Err, nil))
 	}
 	return nil
 }
