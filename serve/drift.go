@@ -548,15 +548,6 @@ func (s sourceDrift) Evidence() string {
 	return fmt.Sprintf("%.0f%%", 100*max(0, min(1, s.All.LogWealth/s.All.Threshold)))
 }
 
-// Raised names what alarms are raised of; "" for none.
-func (s sourceDrift) Raised() string {
-	var raised []string
-	for _, a := range s.Alarms {
-		raised = append(raised, cmp.Or(a.Class, map[string]string{"drift": "all images", "flagged": "share of flagged images"}[a.Kind]))
-	}
-	return strings.Join(raised, ", ")
-}
-
 // alarms gathers the alarms of a source.
 func (s *sourceDrift) alarms(since map[string]time.Time) {
 	s.Alarms = []alarmOf{}

@@ -199,6 +199,10 @@ func TestAlarmOnPage(t *testing.T) {
 	if wide := tab.Overflow(); len(wide) > 0 {
 		t.Errorf("wider than the screen: %q", wide)
 	}
+	var hidden bool
+	if tab.Eval(`[...document.querySelectorAll(".scroll")].some(e => e.scrollWidth > e.clientWidth)`, &hidden); hidden {
+		t.Error("a table has columns beyond the screen")
+	}
 	for _, v := range tab.Violations() {
 		t.Error(v)
 	}
