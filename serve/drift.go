@@ -492,9 +492,8 @@ func seed() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// driftOf is the state of one martingale in JSON.
-type driftOf struct {
-	Class     string  `json:"class,omitempty"` // "" is all images together
+// testOf is the state of a test in JSON.
+type testOf struct {
 	Images    uint64  `json:"images"`
 	LogWealth float64 `json:"log_wealth"`
 	Threshold float64 `json:"threshold"` // that raises the alarm
@@ -502,8 +501,22 @@ type driftOf struct {
 	RaisedAt  uint64  `json:"raised_at,omitempty"` // at which image
 }
 
-func stateOf(class string, m *evaluation.Martingale) driftOf {
-	return driftOf{class, m.Steps(), m.LogWealth(), m.Threshold(), m.RaisedAt() > 0, m.RaisedAt()}
+// test is one of drift, or of the share of flagged images.
+type test interface {
+	Steps() uint64
+	LogWealth() float64
+	Threshold() float64
+	RaisedAt() uint64
+}
+
+func stateOf(t test) testOf {
+	return testOf{t.Steps(), t.LogWealth(), t.Threshold(), t.RaisedAt() > 0, t.RaisedAt()}
+}
+
+// driftOf is the state of one martingale in JSON.
+type driftOf struct {
+	Class string `json:"class,omitempty"` // "" is all images together
+	testOf
 }
 
 // sourceDrift is the state of one source in JSON.
@@ -522,13 +535,9 @@ type sourceDrift struct {
 
 // flaggedOf is the state of the watch over the share of flagged images in JSON.
 type flaggedOf struct {
-	Images    uint64  `json:"images"`
-	Flagged   uint64  `json:"flagged"`
-	Promised  float64 `json:"promised"`
-	LogWealth float64 `json:"log_wealth"`
-	Threshold float64 `json:"threshold"`
-	Alarm     bool    `json:"alarm"`
-	RaisedAt  uint64  `json:"raised_at,omitempty"`
+	testOf
+	Flagged  uint64  `json:"flagged"`
+	Promised float64 `json:"promised"`
 }
 
 // Share is that of the flagged images, and Most the one that is promised, for people.
@@ -579,16 +588,15 @@ func (d *drifts) list() []sourceDrift {
 	for key, s := range d.sources {
 		one := sourceDrift{Detector: s.name, Version: s.version, Source: key.source, Waiting: len(s.waiting), Classes: []driftOf{}, Acknowledged: s.beside.Acknowledged}
 		if s.state != nil {
-			state := stateOf("", s.state.All())
-			one.All = &state
+			one.All = &driftOf{testOf: stateOf(s.state.All())}
 			for _, class := range s.calibration().Classes {
 				if m := s.state.Class(class); m != nil && m.Steps() > 0 {
-					one.Classes = append(one.Classes, stateOf(class, m))
+					one.Classes = append(one.Classes, driftOf{class, stateOf(m)})
 				}
 			}
 		}
 		if f := s.beside.Flagged; f != nil {
-			one.Flagged = &flaggedOf{f.Steps(), f.Flagged(), f.Promised(), f.LogWealth(), f.Threshold(), f.RaisedAt() > 0, f.RaisedAt()}
+			one.Flagged = &flaggedOf{stateOf(f), f.Flagged(), f.Promised()}
 		}
 		one.alarms(s.beside.Since)
 		all = append(all, one)

@@ -100,6 +100,14 @@ type alarmsOf struct {
 
 // alarms returns those that are raised in the store, by whatever replica.
 func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
+	raised := func(to []webhook.Alarm, prefix, key, which string, t test, data alarmData) []webhook.Alarm {
+		if t.RaisedAt() == 0 {
+			return to
+		}
+		data.Detector, data.Source, _ = strings.Cut(strings.TrimPrefix(key, prefix), "/")
+		data.RaisedAt, data.LogWealth, data.Threshold, data.ChanceWithoutCause = t.RaisedAt(), t.LogWealth(), t.Threshold(), d.alpha
+		return append(to, webhook.Alarm{Key: fmt.Sprintf("%s/%s%d", key, which, t.RaisedAt()), Source: data.Source, Data: data})
+	}
 	values, err := d.store.States(ctx, driftKey)
 	if err != nil {
 		return nil, err
@@ -108,51 +116,29 @@ func (d *drifts) alarms(ctx context.Context) (all []webhook.Alarm, err error) {
 	d.alarmsOf = make(map[string]alarmsOf, len(values))
 	for key, value := range values {
 		known, sum := last[key], sha256.Sum256(value)
-		if known.sum == sum {
-			d.alarmsOf[key] = known
-			all = append(all, known.alarms...)
-			continue
-		}
-		var raised []webhook.Alarm
-		var w evaluation.DriftWatch
-		if err := w.UnmarshalBinary(value); err != nil {
-			d.log.Error("the state of a test for drift cannot be read", "key", key, "error", err)
-			continue
-		}
-		detector, source, _ := strings.Cut(strings.TrimPrefix(key, driftKey), "/")
-		for _, class := range append([]string{""}, w.Classes()...) {
-			m := w.All()
-			if class != "" {
-				m = w.Class(class)
+		if known.sum != sum {
+			var w evaluation.DriftWatch
+			if err := w.UnmarshalBinary(value); err != nil {
+				d.log.Error("the state of a test for drift cannot be read", "key", key, "error", err)
+				continue
 			}
-			if m.RaisedAt() > 0 {
-				raised = append(raised, webhook.Alarm{
-					Key: fmt.Sprintf("%s/%s/%d", key, class, m.RaisedAt()), Source: source,
-					Data: alarmData{
-						Detector: detector, Source: source, Class: class, RaisedAt: m.RaisedAt(), LogWealth: m.LogWealth(), Threshold: m.Threshold(), ChanceWithoutCause: d.alpha,
-					},
-				})
+			known = alarmsOf{sum, raised(nil, driftKey, key, "/", w.All(), alarmData{})}
+			for _, class := range w.Classes() {
+				known.alarms = raised(known.alarms, driftKey, key, class+"/", w.Class(class), alarmData{Class: class})
 			}
 		}
-		d.alarmsOf[key] = alarmsOf{sum, raised}
-		all = append(all, raised...)
+		d.alarmsOf[key] = known
+		all = append(all, known.alarms...)
 	}
 	besides, err := d.store.States(ctx, besideKey)
-	if err != nil {
-		return nil, err
-	}
 	for key, value := range besides {
 		var b beside
 		if err := json.Unmarshal(value, &b); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
-		if f := b.Flagged; f != nil && f.RaisedAt() > 0 {
-			detector, source, _ := strings.Cut(strings.TrimPrefix(key, besideKey), "/")
-			all = append(all, webhook.Alarm{Key: fmt.Sprintf("%s/%d", key, f.RaisedAt()), Source: source, Data: alarmData{
-				Detector: detector, Source: source, Flagged: f.Flagged(), Promised: f.Promised(),
-				RaisedAt: f.RaisedAt(), LogWealth: f.LogWealth(), Threshold: f.Threshold(), ChanceWithoutCause: d.alpha,
-			}})
+		if f := b.Flagged; f != nil {
+			all = raised(all, besideKey, key, "", f, alarmData{Flagged: f.Flagged(), Promised: f.Promised()})
 		}
 	}
-	return all, nil
+	return all, err
 }
