@@ -616,11 +616,18 @@ type watch interface {
 	during(from, to time.Time, detectors ...string) []sourceHistory
 }
 
-// together is how many images came of sources that are not watched by themselves.
+// together is how many images came of sources that are not watched by themselves, since the
+// start or since their tests began.
 func (d *drifts) together() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.others
+	n := d.others
+	for key, s := range d.sources {
+		if key.source == otherSources && s.state != nil {
+			n = max(n, int(s.state.All().Steps()))
+		}
+	}
+	return n
 }
 
 // driftRequests are the requests about drift.

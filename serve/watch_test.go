@@ -13,6 +13,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/internal/testenv/browser"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -55,7 +56,7 @@ func never(int) bool { return false }
 // that is idle makes room.
 func TestTooManySources(t *testing.T) {
 	var text logged
-	w, _ := remembering(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&text, nil)) })
+	w, db := remembering(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&text, nil)) })
 	for i := range 2 * maxSources {
 		w.came(fmt.Sprint("x", i), 1, never)
 	}
@@ -76,6 +77,12 @@ func TestTooManySources(t *testing.T) {
 	_, _, said := ask(t, "GET", w.url+"/v1/drift", nil, nil)
 	if !strings.Contains(said, fmt.Sprintf(`"watched_together":%d`, maxSources+60)) {
 		t.Error(said)
+	}
+	main := w.detectors.Use("main")
+	defer main.Release()
+	restarted := newDrifts(&Options{Alpha: 0.01, Store: db, Log: w.log}, nil)
+	if err := restarted.share(t.Context(), []*pool.Loaded{main.Loaded}); err != nil || restarted.together() != maxSources+60 {
+		t.Errorf("after a restart %d images are watched together (%v)", restarted.together(), err)
 	}
 	w.drift.mu.Lock()
 	for _, s := range w.drift.sources {
