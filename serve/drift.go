@@ -492,8 +492,8 @@ func seed() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// testOf is the state of a test in JSON.
-type testOf struct {
+// evidenceOf is the state of a test in JSON.
+type evidenceOf struct {
 	Images    uint64  `json:"images"`
 	LogWealth float64 `json:"log_wealth"`
 	Threshold float64 `json:"threshold"` // that raises the alarm
@@ -509,14 +509,14 @@ type test interface {
 	RaisedAt() uint64
 }
 
-func stateOf(t test) testOf {
-	return testOf{t.Steps(), t.LogWealth(), t.Threshold(), t.RaisedAt() > 0, t.RaisedAt()}
+func stateOf(t test) evidenceOf {
+	return evidenceOf{t.Steps(), t.LogWealth(), t.Threshold(), t.RaisedAt() > 0, t.RaisedAt()}
 }
 
 // driftOf is the state of one martingale in JSON.
 type driftOf struct {
 	Class string `json:"class,omitempty"` // "" is all images together
-	testOf
+	evidenceOf
 }
 
 // sourceDrift is the state of one source in JSON.
@@ -535,7 +535,7 @@ type sourceDrift struct {
 
 // flaggedOf is the state of the watch over the share of flagged images in JSON.
 type flaggedOf struct {
-	testOf
+	evidenceOf
 	Flagged  uint64  `json:"flagged"`
 	Promised float64 `json:"promised"`
 }
@@ -588,7 +588,7 @@ func (d *drifts) list() []sourceDrift {
 	for key, s := range d.sources {
 		one := sourceDrift{Detector: s.name, Version: s.version, Source: key.source, Waiting: len(s.waiting), Classes: []driftOf{}, Acknowledged: s.beside.Acknowledged}
 		if s.state != nil {
-			one.All = &driftOf{testOf: stateOf(s.state.All())}
+			one.All = &driftOf{evidenceOf: stateOf(s.state.All())}
 			for _, class := range s.calibration().Classes {
 				if m := s.state.Class(class); m != nil && m.Steps() > 0 {
 					one.Classes = append(one.Classes, driftOf{class, stateOf(m)})
