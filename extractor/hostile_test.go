@@ -260,4 +260,22 @@ func TestQuantised(t *testing.T) {
 	if plain.Quantised() || !scaled.Quantised() {
 		t.Errorf("%v and %v", plain.Quantised(), scaled.Quantised())
 	}
+	// As scripts/quantise marks graphs whose weights have 7 bits: in a StringStringEntryProto.
+	data, err := os.ReadFile(scaled.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := field(14, message(field(1, []byte("mlrbfn.quantise")), field(2, []byte("no product of 8 bits saturates"))))
+	write(t, scaled.File, string(append(data, marked...)))
+	if m := openTest(t, filepath.Dir(scaled.File), ModelOptions{}); m.Quantised() {
+		t.Error("a graph whose products saturate nowhere depends on the processor")
+	}
+}
+
+func TestBfloat16(t *testing.T) {
+	to := func(element uint64) []byte { return message(field(1, []byte("to")), varint(3, element), varint(20, 2)) }
+	dir := testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 1, 1)},
+		node("Cast", "image", "small", to(16)), node("GlobalAveragePool", "small", "pooled"), node("Cast", "pooled", "features", to(1))))
+	_, err := OpenModel(dir, ModelOptions{})
+	wantError(t, err, "model.onnx", "export it in float32 or float16")
 }

@@ -542,6 +542,9 @@ func (m *Model) notLoaded(err error) error {
 	if path, _ := filepath.Abs(m.File); runtime.GOOS == "windows" && len(path) >= longPath && strings.Contains(err.Error(), "canonical path") {
 		return fmt.Errorf("cannot be loaded from a path of %d characters: %w; move it to one of fewer than %d", len(path), err, longPath)
 	}
+	if text := err.Error(); strings.Contains(text, "Could not find an implementation") || strings.Contains(text, "bfloat16") { // microsoft/onnxruntime#28768
+		return fmt.Errorf("cannot be loaded: %w: onnxruntime does not compute it in these types, as it does not in bfloat16 on a CPU; export it in float32 or float16", err)
+	}
 	return fmt.Errorf("cannot be loaded: %w; fetch or export it again", err)
 }
 
@@ -737,8 +740,13 @@ func (m *Model) needsToBeAlone() bool {
 // quantisedOps begin the names of the operators that 8-bit graphs have.
 var quantisedOps = []string{"QLinear", "MatMulInteger", "ConvInteger", "DynamicQuantize", "DequantizeLinear"}
 
+// sevenBits is what scripts/quantise writes into the metadata of graphs whose weights have 7
+// bits: sums of two products of theirs fit into 16 bits, so that no processor saturates.
+const sevenBits = "no product of 8 bits saturates"
+
 // Quantised tells whether the graph computes in 8 bits somewhere, so that its
-// features depend on the processor; see [Products].
+// features depend on the processor; see [Products]. Those of weights of 7 bits
+// that scripts/quantise made do not.
 func (m *Model) Quantised() bool { return m.quantised() }
 
 func (m *Model) looksQuantised() bool {
@@ -747,6 +755,7 @@ func (m *Model) looksQuantised() bool {
 		return false
 	}
 	found := slices.ContainsFunc(quantisedOps, func(op string) bool { return bytes.Contains(data, []byte(op)) })
+	found = found && !bytes.Contains(data, []byte(sevenBits))
 	return unmap() == nil && found
 }
 
