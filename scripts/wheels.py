@@ -154,6 +154,9 @@ def metadata(version: str) -> bytes:
         ("Requires-Dist", 'pandas; extra == "all"'),
         ("Requires-Dist", 'scikit-learn>=1.6; extra == "all"'),
         ("Requires-Dist", 'tqdm; extra == "all"'),
+        ("Provides-Extra", "quantise"),
+        ("Requires-Dist", 'onnx>=1.16; extra == "quantise"'),
+        ("Requires-Dist", 'sympy; extra == "quantise"'),
         ("Description-Content-Type", "text/markdown"),
     ]:
         m[name] = value

@@ -3,9 +3,12 @@ package command
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -175,6 +178,9 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 	if d.Training.Review != nil {
 		fmt.Fprintf(w, "note: %s\n", reviewText(d))
 	}
+	if text := copyOf(d.Source); text != "" {
+		fmt.Fprintf(w, "note: the backbone is %s\n", text)
+	}
 	for _, err := range s.Missing {
 		fmt.Fprintf(w, "note: %v\n", c.advise(err))
 	}
@@ -185,4 +191,24 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 		return w.String() + "\n--out FILE.html writes a page with curves and pictures\n"
 	}
 	return w.String() + fmt.Sprintf("\nlook at %s\n", page)
+}
+
+// copyOf says of what an 8-bit backbone was made and how, as scripts/quantise recorded it
+// in the model's folder; "" where it did not, or where the folder has another graph now.
+func copyOf(s detector.Source) string {
+	data, err := os.ReadFile(filepath.Join(s.Model, "quantised.json"))
+	var made struct {
+		Model, Method, SHA256 string
+		Bits                  int      `json:"weight_bits"`
+		Images                int      `json:"images"`
+		Loss                  *float64 `json:"loss"`
+	}
+	if err != nil || json.Unmarshal(data, &made) != nil || made.SHA256 != s.SHA256 {
+		return ""
+	}
+	text := fmt.Sprintf("an 8-bit copy of %s (%s, weights of %d bits)", made.Model, made.Method, made.Bits)
+	if made.Loss != nil {
+		text += fmt.Sprintf("; on %s class hold-out lost %.1f points of AUROC by it", count(made.Images, "image"), *made.Loss)
+	}
+	return text
 }

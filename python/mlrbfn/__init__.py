@@ -40,6 +40,7 @@ from ._errors import (
 )
 from ._features import Features, embed, extract, load_features
 from ._program import Inspection, Report, inspect
+from ._quantise import Quantised, quantise
 
 __all__ = [
     "AccessError",
@@ -57,6 +58,7 @@ __all__ = [
     "NotFoundError",
     "OnnxruntimeError",
     "OptionError",
+    "Quantised",
     "Report",
     "Verdicts",
     "__version__",
@@ -66,6 +68,7 @@ __all__ = [
     "load_features",
     "models",
     "program",
+    "quantise",
     "train",
 ]
 
