@@ -256,9 +256,7 @@ func (p *verdictsView) fill(data *pageData, file, folder string, inside bool) (m
 			item := &v.Items[i]
 			pictures = append(pictures, all.of(item.Image, verdictSide))
 			for _, n := range item.Nearest {
-				if n.Image.Path == "" {
-					n.Image.Path = fmt.Sprintf("row %d", n.Row)
-				}
+				n = named(n)
 				if _, known := near[key(n)]; !known {
 					near[key(n)] = len(near)
 					beside = append(beside, all.of(n.Image, nearSide))
@@ -280,23 +278,15 @@ func (p *verdictsView) fill(data *pageData, file, folder string, inside bool) (m
 				Score: finite(item.Score), PValue: finite(item.PValue), Confidence: probability(item.Confidence), Why: item.Why,
 				Folder: indexOf(folders, &data.Folders, strings.ToValidUTF8(filepath.ToSlash(filepath.Dir(item.Image.Path)), "\ufffd")),
 			}
-			if pic.Missing() {
-				if p.Unseen++; p.Unseen <= mostFailed {
-					p.Unshown = append(p.Unshown, d.Path)
-				}
-			} else if d.Picture = pic.URL; !inside {
-				if d.Picture, err = savePicture(folder, i, pic.URL); err != nil {
-					return "", err
-				}
+			if d.Picture, err = p.pictureOf(d.Path, pic, i, folder, inside); err != nil {
+				return "", err
 			}
 			for _, part := range item.Parts {
 				at := indexOf(parts, &data.Parts, part.Name)
 				d.Parts = append(d.Parts, [2]any{at, finite(barOf(part))})
 			}
 			for _, n := range item.Nearest {
-				if n.Image.Path == "" {
-					n.Image.Path = fmt.Sprintf("row %d", n.Row)
-				}
+				n = named(n)
 				at := near[key(n)]
 				if of++; data.Near[at].Picture == "" {
 					lost++
@@ -325,6 +315,27 @@ func (p *verdictsView) fill(data *pageData, file, folder string, inside bool) (m
 		missing = fmt.Sprintf("%d of %d pictures of training images cannot be shown: their folder was moved or deleted, or the files have changed.", lost, of)
 	}
 	return missing, nil
+}
+
+// named returns a neighbour that has a name, that of its row if it has no file.
+func named(n detector.Neighbour) detector.Neighbour {
+	n.Image.Path = cmp.Or(n.Image.Path, fmt.Sprintf("row %d", n.Row))
+	return n
+}
+
+// pictureOf returns where the picture of an item is: in the page itself, if it is inside, or in
+// a file of the folder; "" if it is missing, which is listed.
+func (p *verdictsView) pictureOf(path string, pic *picture, item int, folder string, inside bool) (template.URL, error) {
+	switch {
+	case pic.Missing():
+		if p.Unseen++; p.Unseen <= mostFailed {
+			p.Unshown = append(p.Unshown, path)
+		}
+		return "", nil
+	case inside:
+		return pic.URL, nil
+	}
+	return savePicture(folder, item, pic.URL)
 }
 
 // indexOf returns the number of a name in a list, to which it is added if need be.

@@ -404,29 +404,34 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, metrics ne
 	}
 	group.Go(func() error {
 		<-ctx.Done()
-		s.draining.Store(true)
-		if s.opts.DrainDelay > 0 {
-			s.log.Info("not ready: requests are still taken for a while", "delay", s.opts.DrainDelay)
-			_ = wait(requests, s.opts.DrainDelay) // which nothing cancels before
-		}
-		s.events.close()
-		s.endFolders()
-		s.log.Info("ending: requests that have begun are answered", "at_most", s.opts.Drain)
-		deadline, cancel := context.WithTimeout(requests, s.opts.Drain)
-		defer cancel()
-		var ends errgroup.Group
-		for _, server := range servers {
-			ends.Go(func() error {
-				if err := server.Shutdown(deadline); err != nil {
-					s.log.Error("some requests were not answered in time", "error", err)
-					return server.Close()
-				}
-				return nil
-			})
-		}
-		return ends.Wait()
+		return s.drain(requests, servers)
 	})
 	return group.Wait()
+}
+
+// drain ends servers: not ready at first, but serving, then only what has begun.
+func (s *Server) drain(requests context.Context, servers []*http.Server) error {
+	s.draining.Store(true)
+	if s.opts.DrainDelay > 0 {
+		s.log.Info("not ready: requests are still taken for a while", "delay", s.opts.DrainDelay)
+		_ = wait(requests, s.opts.DrainDelay) // which nothing cancels before
+	}
+	s.events.close()
+	s.endFolders()
+	s.log.Info("ending: requests that have begun are answered", "at_most", s.opts.Drain)
+	deadline, cancel := context.WithTimeout(requests, s.opts.Drain)
+	defer cancel()
+	var ends errgroup.Group
+	for _, server := range servers {
+		ends.Go(func() error {
+			if err := server.Shutdown(deadline); err != nil {
+				s.log.Error("some requests were not answered in time", "error", err)
+				return server.Close()
+			}
+			return nil
+		})
+	}
+	return ends.Wait()
 }
 
 // notAccepted counts a connection that was ended or not taken, and says so once a minute.

@@ -544,16 +544,8 @@ func (t *Data) renumbered(of *features.Table, rows features.Rows, number []int64
 // fit fits everything without the classes of f and scores rows.
 func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	t := h.t
-	// The other classes, numbered anew.
-	number, left, near, began := make([]int64, len(t.Classes)), []int{}, h.linear, h.began
-	for c := range number {
-		number[c] = int64(len(left))
-		if slices.Contains(f.out, c) {
-			number[c] = -1
-		} else {
-			left = append(left, c)
-		}
-	}
+	number, left := f.others(len(t.Classes))
+	near, began := h.linear, h.began
 	near = near.Without(f.out...)
 	if began != nil {
 		began = began.Without(f.out...)
@@ -614,20 +606,9 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		x, layers []float32
 		to        *scored
 	}{{known.X, known.layers, &f.known}, {val.X, val.layers, &f.validation}, {t.Gather(rows), t.layersOf(t.Table, rows), &f.left}, {outliers, beside, &f.outliers}} {
-		batch, said := posthoc.Batch{Features: of.x, Logits: c.Network.OfFeatures(of.x)}, closed.All(of.x)
-		of.to.nearness, of.to.parts = said.Nearness, map[string][]float64{}
-		for _, c := range t.candidates() {
-			if !c.own() && scorers[c.name] == nil {
-				continue
-			}
-			reads := detector.Batch{Batch: batch}
-			if c.layer != "" {
-				reads.Features, reads.Logits = c.of(of.layers, features.LayersDim(t.layers)), nil
-			}
-			p := detector.Part{Name: c.name, Score: scorers[c.name]}
-			if of.to.parts[c.name], err = p.Scores(ctx, reads, said); err != nil {
-				return err
-			}
+		said, err := t.scoreFold(ctx, of.x, of.layers, c, closed, scorers, of.to)
+		if err != nil {
+			return err
 		}
 		if of.to == &f.left {
 			for given := range slices.Chunk(said.LogConfidences, len(left)) {
@@ -636,6 +617,40 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// others returns the classes but those that are left out, and their numbers among these, −1 for
+// one that is left out.
+func (f *fold) others(classes int) (number []int64, left []int) {
+	for c := range classes {
+		if slices.Contains(f.out, c) {
+			number = append(number, -1)
+		} else {
+			number, left = append(number, int64(len(left))), append(left, c)
+		}
+	}
+	return number, left
+}
+
+// scoreFold gives rows what the scorers and the closed form of a fold say of them, which it returns.
+func (t *Data) scoreFold(ctx context.Context, x, layers []float32, c *Classifier, closed *head.Head, scorers map[string]posthoc.Scorer, to *scored) (head.Outputs, error) {
+	batch, said := posthoc.Batch{Features: x, Logits: c.Network.OfFeatures(x)}, closed.All(x)
+	to.nearness, to.parts = said.Nearness, map[string][]float64{}
+	for _, c := range t.candidates() {
+		if !c.own() && scorers[c.name] == nil {
+			continue
+		}
+		reads := detector.Batch{Batch: batch}
+		if c.layer != "" {
+			reads.Features, reads.Logits = c.of(layers, features.LayersDim(t.layers)), nil
+		}
+		p := detector.Part{Name: c.name, Score: scorers[c.name]}
+		var err error
+		if to.parts[c.name], err = p.Scores(ctx, reads, said); err != nil {
+			return said, err
+		}
+	}
+	return said, nil
 }
 
 // closedForm fits the conditioning and the residual head before its first step.
