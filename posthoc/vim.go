@@ -89,11 +89,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 	}
 	s := &Residual{Origin: u}
 	if data.N < d {
-		waited, stopped := await(ctx, func() (err error) {
-			s.Basis, err = data.unreached(u, dim)
-			return err
-		})
-		err = cmp.Or(stopped, waited)
+		s.Basis, err = data.unreached(ctx, u, dim)
 	} else {
 		s.Basis, err = data.unused(ctx, u, dim)
 	}
@@ -127,10 +123,8 @@ func (data *Data) unused(ctx context.Context, u []float64, dim int) (basis []flo
 // unreached is unused for fewer rows than features, in a fraction of the time: with (F−u)ᵀ = QR
 // these are the eigenvectors of RRᵀ, turned by Q, and the columns of Q that no row reaches. All
 // of these, since none of them comes before another: the principal space has at most N dimensions.
-func (data *Data) unreached(u []float64, dim int) (basis []float64, err error) {
-	kernels.UseBLAS()
+func (data *Data) unreached(ctx context.Context, u []float64, dim int) (basis []float64, err error) {
 	n, d := data.N, data.D
-	dim = min(dim, n)
 	q := mat.NewDense(d, n, nil)
 	for i, v := range data.Features(0, n) {
 		if v-v != 0 {
@@ -138,6 +132,21 @@ func (data *Data) unreached(u []float64, dim int) (basis []float64, err error) {
 		}
 		q.Set(i%d, i/d, float64(v)-u[i%d])
 	}
+	waited, stopped := await(ctx, func() (err error) {
+		basis, err = complement(q, min(dim, n))
+		return err
+	})
+	if err := cmp.Or(stopped, waited); err != nil {
+		return nil, err
+	}
+	return basis, nil
+}
+
+// complement returns all but the dim last eigenvectors of q qᵀ, in rows, for q [d, n] with
+// n < d and dim ≤ n. It overwrites q.
+func complement(q *mat.Dense, dim int) ([]float64, error) {
+	kernels.UseBLAS()
+	d, n := q.Dims()
 	a := q.RawMatrix()
 	tau, work := make([]float64, n), make([]float64, 1)
 	lapack64.Geqrf(a, tau, work, -1)

@@ -178,7 +178,7 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 	if d.Training.Review != nil {
 		fmt.Fprintf(w, "note: %s\n", reviewText(d))
 	}
-	if text := copyOf(d.Source); text != "" {
+	if text := quantisedFrom(d.Source); text != "" {
 		fmt.Fprintf(w, "note: the backbone is %s\n", text)
 	}
 	for _, err := range s.Missing {
@@ -193,9 +193,9 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 	return w.String() + fmt.Sprintf("\nlook at %s\n", page)
 }
 
-// copyOf says of what an 8-bit backbone was made and how, as scripts/quantise recorded it
+// quantisedFrom says of what an 8-bit backbone was made and how, as scripts/quantise recorded it
 // in the model's folder; "" where it did not, or where the folder has another graph now.
-func copyOf(s detector.Source) string {
+func quantisedFrom(s detector.Source) string {
 	data, err := os.ReadFile(filepath.Join(s.Model, "quantised.json"))
 	var made struct {
 		Model, Method, SHA256 string

@@ -67,7 +67,7 @@ func detectorFacts(d *pipeline.Detector) []evaluation.Fact {
 		facts = append(facts, evaluation.Fact{Name: "backbone", Value: d.Source.Model})
 	}
 	for _, f := range []evaluation.Fact{
-		{Name: "8 bits", Value: copyOf(d.Source)},
+		{Name: "8 bits", Value: quantisedFrom(d.Source)},
 		{Name: "SHA-256 of the backbone", Value: d.Source.SHA256}, {Name: "output", Value: d.Source.Output},
 		{Name: "fingerprint of model and preprocessing", Value: d.Source.Fingerprint},
 	} {

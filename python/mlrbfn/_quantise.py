@@ -78,8 +78,8 @@ def quantise(
 
     Activations have 8 bits, unsigned, and weights of convolutions and matrices weight_bits,
     signed, with a scale for each channel. Seven of them cannot saturate on processors without
-    VNNI, so that a convolutional model gives the same features on all. calibration images, drawn with seed and prepared by the model's own preprocessing,
-    give the activations' ranges. Of models that are mostly matrices, such as ViTs, the
+    VNNI, so that a convolutional model gives the same features on all. calibration images, drawn
+    with seed and prepared by the model's own preprocessing, give the activations' ranges. Of models that are mostly matrices, such as ViTs, the
     activations' ranges may also be taken from each image (dynamic); the copy with the more
     similar features is kept.
 
@@ -99,6 +99,7 @@ def quantise(
         raise OptionError("weight_bits must be 7 or 8")
     folder, graph = _graph(model)
     _quantiser()
+    methods = _methods(graph)
     say = say or (lambda text: None)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=out.name + ".", suffix=".partial", dir=out.parent) as name, warnings.catch_warnings():
@@ -111,14 +112,16 @@ def quantise(
         if len(others) < LEAST:
             raise OptionError(f"{len(before)} images are too few: {calibration} for calibration and at least {LEAST} others")
         paths = [os.path.join(before.root, p) for p in before.paths]
+        if len(before.classes) < 2:
+            raise OptionError("the images have no classes: put those of each class into a folder of its own")
         say("calibration images, prepared")
         pixels = _prepared(folder, graph, [paths[i] for i in chosen], room)
         made: list[tuple[float, str, Path, Features]] = []
-        for method in _methods(graph):
+        for method in methods:
             say(f"8-bit model, {method}")
             copy = room / method
             _copied(folder, copy)
-            _written(graph, copy / "model.onnx", method, weight_bits, pixels, room)
+            _written(graph, copy / "model.onnx", method, len(methods) > 1, weight_bits, pixels)
             say(f"features of the 8-bit model, {method}")
             after = extract(images, model=copy, out=room / f"features-{method}", progress=False)
             if list(after.paths) != list(before.paths):
@@ -129,7 +132,7 @@ def quantise(
         say("speed, by turns")
         report["speed"] = _speed([model, copy], [paths[i] for i in others[:TIMED]], rounds)
         say("detectors of both, and classes held out")
-        report.update(_compared(before, after, others, model, copy, seed))
+        report.update(_compared(before, after, others, seed))
         loss = None if report["holdout_float"] is None else 100 * (report["holdout_float"] - report["holdout_8bit"])
         report["loss"], report["max_loss"] = loss, max_loss
         report["recommended"] = loss is not None and loss <= max_loss
@@ -175,8 +178,8 @@ def _quantiser() -> Any:
     return quantization, quant_pre_process
 
 
-def _input(graph: Path) -> tuple[str, int, list[int], int]:
-    """Returns the name, the type and the sizes but the first of a graph's input, and its opset."""
+def _input(graph: Path) -> tuple[str, int, list[int]]:
+    """Returns the name, the type and the sizes but the first of a graph's input."""
     import onnx
 
     model = onnx.load(str(graph), load_external_data=False)
@@ -185,7 +188,7 @@ def _input(graph: Path) -> tuple[str, int, list[int], int]:
     if len(inputs) != 1:
         raise OptionError(f"{graph} has {len(inputs)} inputs; models of images have one")
     kind = inputs[0].type.tensor_type
-    return inputs[0].name, kind.elem_type, [d.dim_value for d in kind.shape.dim][1:], max(o.version for o in model.opset_import if not o.domain)
+    return inputs[0].name, kind.elem_type, [d.dim_value for d in kind.shape.dim][1:]
 
 
 def _prepared(folder: Path, graph: Path, paths: list[str], room: Path) -> tuple[str, np.ndarray]:
@@ -194,7 +197,7 @@ def _prepared(folder: Path, graph: Path, paths: list[str], room: Path) -> tuple[
     import onnx
     from onnx import helper
 
-    name, kind, sizes, _ = _input(graph)
+    name, kind, sizes = _input(graph)
     nodes = [helper.make_node("Flatten", [name], ["flat"], axis=1), helper.make_node("Cast", ["flat"], ["pixels"], to=onnx.TensorProto.FLOAT)]
     reads = helper.make_tensor_value_info(name, kind, ["n", *(s or f"size{i}" for i, s in enumerate(sizes))])
     pixels = helper.make_tensor_value_info("pixels", onnx.TensorProto.FLOAT, ["n", "values"])
@@ -225,11 +228,13 @@ def _methods(graph: Path) -> list[str]:
     return ["static"] if 2 * ops.count("Conv") > len(ops) else ["static", "dynamic"]
 
 
-def _written(graph: Path, to: Path, method: str, weight_bits: int, pixels: tuple[str, np.ndarray], room: Path) -> None:
-    """Writes the 8-bit graph."""
+def _written(graph: Path, to: Path, method: str, matrices: bool, weight_bits: int, pixels: tuple[str, np.ndarray]) -> None:
+    """Writes the 8-bit graph; matrices: of a model that is mostly matrices."""
+    import onnx
+
     quantization, prepare = _quantiser()
     name, x = pixels
-    simple = room / "prepared.onnx"
+    simple = to.with_name("simple.onnx")
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -245,11 +250,10 @@ def _written(graph: Path, to: Path, method: str, weight_bits: int, pixels: tuple
         if method == "dynamic":
             quantization.quantize_dynamic(str(simple), str(to), **kind)
         else:
-            few = {} if len(_methods(graph)) == 1 else {"op_types_to_quantize": ["MatMul", "Gemm", "Conv"], "extra_options": {"MatMulConstBOnly": True}}
+            few = {} if not matrices else {"op_types_to_quantize": ["MatMul", "Gemm", "Conv"], "extra_options": {"MatMulConstBOnly": True}}
             quantization.quantize_static(str(simple), str(to), Reader(), activation_type=quantization.QuantType.QUInt8, **kind, **few)
-        import onnx
-
-        if weight_bits == 7 and len(_methods(graph)) == 1:  # the extractor reads it; matrices leave much in float32
+        simple.unlink()
+        if weight_bits == 7 and not matrices:  # the extractor reads it; matrices leave much in float32
             made = onnx.load(str(to))
             onnx.helper.set_model_props(made, {"mlrbfn.quantise": "no product of 8 bits saturates"})
             onnx.save(made, str(to))
@@ -280,12 +284,10 @@ def _speed(models: list[StrPath], paths: list[str], rounds: int) -> dict[str, di
     return speed
 
 
-def _compared(before: Features, after: Features, rows: np.ndarray, model: StrPath, copy: Path, seed: int) -> dict[str, Any]:
+def _compared(before: Features, after: Features, rows: np.ndarray, seed: int) -> dict[str, Any]:
     """Returns how alike the features are, and detectors trained on either."""
     cosines = _cosines(before.x[rows], after.x[rows])
     found: dict[str, Any] = {"cosine_median": float(np.median(cosines)), "cosine_5pct": float(np.quantile(cosines, 0.05))}
-    if len(before.classes) < 2:
-        raise OptionError("the images have no classes: put those of each class into a folder of its own")
     labelled = rows[before.labels[rows] >= 0]
     held, fitted = labelled[::5], np.setdiff1d(labelled, labelled[::5])
     y = np.asarray(before.classes, dtype=object)[before.labels[fitted]]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,9 @@ class Quantise(unittest.TestCase):
         self.model(self.room / "two", rng, inputs=2)
         (self.room / "open").mkdir()
         (self.room / "empty").mkdir()
+        (self.room / "flat").mkdir()
+        for i, file in enumerate(sorted((self.room / "images").rglob("*.png"))[:80]):
+            shutil.copy(file, self.room / "flat" / f"{i}.png")
         for model, images, options, words in (
             ("net", "images", {"calibration": 200}, "are too few"),
             ("net", "images", {"calibration": 0}, "calibration must be"),
@@ -104,6 +108,7 @@ class Quantise(unittest.TestCase):
             ("two", "images", {}, "input"),
             ("open", "images", {}, "has no model.onnx"),
             ("net", "empty", {}, "image"),
+            ("net", "flat", {"calibration": 10}, "no classes"),
         ):
             with self.subTest(words), self.assertRaisesRegex(mlrbfn.Error, words):
                 mlrbfn.quantise(self.room / model, self.room / images, self.room / "none", **options)
