@@ -1,5 +1,5 @@
 """Measures what Spark and Ray add to judging images, and what memory they take, beside
-`mlrbfn detect` on the same folder. Run it by scripts/bench engines.
+`mlrbfn detect` on the same folder, each on all cores. Run it by scripts/bench engines.
 
 Each is run over so many images and over three times as many, by turns, and the medians of
 --rounds are printed. The difference is what images cost once workers run: the processor time of
@@ -13,6 +13,7 @@ processes that judge grows.
 
 import argparse, glob, importlib.util, itertools, json, os, shutil, statistics, subprocess, sys, tempfile, threading, time
 
+CORES = os.cpu_count()
 HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 parser = argparse.ArgumentParser(prog="scripts/bench engines")
 parser.add_argument("folder", help="photographs")
@@ -29,7 +30,7 @@ args = parser.parse_args()
 def spark_session():
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.files.openCostInBytes", "0").getOrCreate()
+    return SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.files.openCostInBytes", "0").getOrCreate()
 
 
 def spark(folder):
@@ -46,7 +47,7 @@ def spark(folder):
 def ray_init():
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=512 << 20)
+    ray.init(num_cpus=CORES + 1, include_dashboard=False, log_to_driver=False, object_store_memory=512 << 20)
 
 
 def ray(folder):
@@ -61,8 +62,8 @@ def ray(folder):
         files, image = ray.data.from_arrow([pyarrow.table({"path": paths[i : i + 1000]}) for i in range(0, len(paths), 1000)]), "path"
     else:
         files, image = ray.data.read_binary_files(folder, include_paths=True), "bytes"
-    pool = ray.data.ActorPoolStrategy(size=1)
-    judged = files.map_batches(mlrbfn.ray.Detect, fn_constructor_args=[args.detector, image], batch_format="pyarrow", batch_size=64, compute=pool)
+    pool = ray.data.ActorPoolStrategy(size=CORES)
+    judged = files.map_batches(mlrbfn.ray.Detect, fn_constructor_args=[args.detector, image], batch_format="pyarrow", batch_size=128, compute=pool)
     return judged.select_columns(["verdict"]).count()
 
 
@@ -121,7 +122,7 @@ def ray_usual(folder):
             return {"x": self.usual([Image.fromarray(pixels) for pixels in batch["image"]])}
 
     pictures = ray.data.read_images(folder, mode="RGB")
-    return pictures.map_batches(Model, batch_size=64, compute=ray.data.ActorPoolStrategy(size=1)).count()
+    return pictures.map_batches(Model, batch_size=64, compute=ray.data.ActorPoolStrategy(size=CORES)).count()
 
 
 def photographs(folder):
@@ -239,7 +240,7 @@ def main():
             for name in names:
                 how = lambda folder: command(name, folder)
                 if name == "detect":
-                    how = lambda folder: [os.path.join(HERE, "bin", "mlrbfn"), "detect", "--detector", args.detector, "--workers", "1", "--quiet", "--format", "jsonl", folder]
+                    how = lambda folder: [os.path.join(HERE, "bin", "mlrbfn"), "detect", "--detector", args.detector, "--quiet", "--format", "jsonl", folder]
                 found[name].append([measure(how(folder), env) for folder in folders])
                 told(name, found)
 
