@@ -35,9 +35,9 @@ func QValues(ranks []int, n int) []float64 {
 		return nil
 	}
 	half := (n + 2) / 2 // the least rank of at least ½
-	above := 0
+	above := 0          // those there count as known ones, too
 	for _, r := range ranks {
-		if r > half {
+		if r >= half {
 			above++
 		}
 	}
