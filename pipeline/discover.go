@@ -87,7 +87,8 @@ type Found struct {
 	Judgement
 	Together float64 // the score that was learned, in the unit of Score: higher = more in-distribution
 	// QValue is the smallest rate of false discoveries at which the image counts as new; 1 at
-	// most. It does not go by Together, which knows too much of what is compared.
+	// most. It does not go by Together, which knows too much of what is compared. It is the rate
+	// of the images up to this one together; of those close to it more are known ones.
 	QValue float64
 	New    bool
 	Group  int // index into Discovery.Groups; −1 for none
@@ -296,7 +297,7 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 			}
 		}
 	}
-	return out.group(ctx, known, folder, first, carries)
+	return out.group(ctx, known, folder, d.Heads[0].Dim(), first, carries)
 }
 
 // bound sets the bounds of the images that come first by their scores.
@@ -325,8 +326,8 @@ func (out *Discovery) bound(certificate discovery.Certificate, ranks []int, scor
 }
 
 // group puts the new images into groups, and those that are OOD where no list can be
-// promised.
-func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folderRows, first []int, carries bool) error {
+// promised. What is alike is so in the first dim features, without layers.
+func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folderRows, dim int, first []int, carries bool) error {
 	var rows []int
 	for at, i := range first {
 		if f := out.Found[i]; f.New || !carries && f.OOD {
@@ -339,11 +340,17 @@ func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folde
 	slices.SortStableFunc(rows, func(a, b int) int {
 		return cmp.Compare(out.Found[first[a]].Together, out.Found[first[b]].Together)
 	})
+	for _, s := range known.data.Sets {
+		if err := s.With(nil); err != nil {
+			return err
+		}
+	}
 	_, reach, err := features.Reach(ctx, known.data.Sets)
 	if err != nil {
 		return err
 	}
-	groups, err := features.Kinds(ctx, len(rows), func(i int) []float32 { return folder.row(rows[i]) }, reach, leastAlike)
+	row := func(at int) []float32 { return folder.row(at)[:dim] }
+	groups, err := features.Kinds(ctx, len(rows), func(i int) []float32 { return row(rows[i]) }, reach, leastAlike)
 	if err != nil {
 		return err
 	}
@@ -361,7 +368,7 @@ func (out *Discovery) group(ctx context.Context, known *knownRows, folder *folde
 				group.Nearest = class
 			}
 		}
-		for _, at := range typical(members, folder.row) {
+		for _, at := range typical(members, row) {
 			group.Typical = append(group.Typical, first[at])
 			out.Found[first[at]].Features = slices.Clone(folder.row(at))
 		}

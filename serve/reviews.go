@@ -144,7 +144,7 @@ func (m *reviewRequests) queue(ctx context.Context, r *http.Request) (any, error
 	rows := make([][]float32, len(list))
 	for i, v := range list {
 		if row := known[v.ID]; v.Model == d.Source.Fingerprint && len(row) == d.Dim() {
-			rows[i] = row
+			rows[i] = row[:d.Heads[0].Dim()] // as in reach, without layers
 		}
 	}
 	q.Reach, q.Note = m.reach(ctx, d.Loaded)
