@@ -80,7 +80,8 @@ class Discovered(Verdicts):
     """What a detector says of images that it judged together: verdicts with more columns.
 
     - ``together``: the score that was learned from all of them; higher is more in-distribution
-    - ``q_value``: the smallest rate of false discoveries at which the image counts as new
+    - ``q_value``: the smallest rate of false discoveries at which the image counts as new; of
+      the images close to it more are known than of all up to it
     - ``new``: whether it is called new; ``group``: its group of new images, or -1
     - ``summary``: what `mlrbfn discover --out` writes to summary.json: ``new_at_least``,
       ``bounds``, ``groups`` and others

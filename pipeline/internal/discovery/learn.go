@@ -77,6 +77,10 @@ const (
 	// lose nothing in the mean, on classes held out of CIFAR-10, Imagenette and ten of the
 	// superclasses of CIFAR-100, with EfficientNet-Lite0 and of these ten also with ViT-Tiny.
 	rankSlope, rankErrors, mostRank, rankShare = 12, 2, 3, 1.5
+	// Where that is less, it is weakSlope times the standard errors by which the folder exceeds
+	// more than weakErrors, mostWeak at most, in the mean of l and of the sum: chosen likewise,
+	// it gains 1 to 2 points where 5 or 10% are new.
+	weakSlope, weakErrors, mostWeak = .3, 1.5, 1
 )
 
 // weights are those that are compared.
@@ -467,28 +471,31 @@ func decreasing(counts []float64) (sum float64) {
 
 // rank sets the scores to rank by: score − w · deviation · l, where l tells the folder from
 // the known rows and is standardised by validation and calibration rows. The weight w goes by
-// the excess of the folder beyond these, of l and of the scores.
+// the excess of the folder beyond these: of l, of the scores, and of both together.
 func (p *pool) rank(learned *Learned) {
-	known, folder := slices.Clone(p.ranked), make([]float64, 0, p.Folder.N)
+	var known, folder sample
+	for i, l := range p.ranked {
+		known.add(l, p.Validation.Scores[i]/p.scale)
+	}
 	for _, r := range p.rows {
 		if r.folder {
-			folder = append(folder, r.ranked)
+			folder.add(r.ranked, r.score/p.scale)
 		} else {
-			known = append(known, r.ranked)
+			known.add(r.ranked, r.score/p.scale)
 		}
 	}
-	mean, scale := centre(known)
-	negative := func(scores ...float64) []float64 {
-		for i, s := range scores {
-			scores[i] = -s
-		}
-		return scores
+	mean, scale := centre(known.l)
+	of := func(value func(l, score float64) float64) (most, evidence float64) {
+		return excess(known.each(value), folder.each(value))
 	}
-	e := excess(known, folder)
-	single := excess(negative(slices.Concat(p.Validation.Scores, p.Calibration.Scores)...), negative(slices.Clone(p.Folder.Scores)...))
-	if learned.RankWeight = min(mostRank, rankSlope*e); single > 0 {
-		learned.RankWeight = min(learned.RankWeight, rankShare*e/single)
+	e, alone := of(func(l, _ float64) float64 { return l })
+	single, _ := of(func(_, score float64) float64 { return -score })
+	_, joint := of(func(l, score float64) float64 { return (l-mean)/scale - score })
+	weight := min(mostRank, rankSlope*e)
+	if single > 0 {
+		weight = min(weight, rankShare*e/single)
 	}
+	learned.RankWeight = max(weight, min(mostWeak, weakSlope*((alone+joint)/2-weakErrors)))
 	learned.Ranked = slices.Clone(p.Folder.Scores)
 	for _, r := range p.rows {
 		if r.folder {
@@ -497,18 +504,32 @@ func (p *pool) rank(learned *Learned) {
 	}
 }
 
+// sample is a learned value and a score, in deviations, of each of some rows.
+type sample struct{ l, scores []float64 }
+
+func (s *sample) add(l, score float64) { s.l, s.scores = append(s.l, l), append(s.scores, score) }
+
+// each returns a value of each row, sorted.
+func (s *sample) each(value func(l, score float64) float64) []float64 {
+	values := make([]float64, len(s.l))
+	for i, l := range s.l {
+		values[i] = value(l, s.scores[i])
+	}
+	slices.Sort(values)
+	return values
+}
+
 // excess returns how much more of the folder than of the known rows lies high: the largest,
-// over quantiles of the known rows, of its share beyond, without its most extreme row and two
-// standard errors, over the share of known rows that lies below. It sorts both.
-func excess(known, folder []float64) (most float64) {
-	slices.Sort(known)
-	slices.Sort(folder)
+// over quantiles of the known rows, of its share beyond, without its most extreme row and
+// rankErrors standard errors, over the share of known rows that lies below; and the largest
+// number of standard errors. Both samples are sorted.
+func excess(known, folder []float64) (most, evidence float64) {
 	n := float64(len(folder))
 	for _, q := range bins[1 : len(bins)-1] {
 		at, _ := slices.BinarySearch(folder, linalg.Quantile(known, 1-q))
-		beyond := float64(len(folder)-at-1) / n
-		chance := rankErrors * math.Sqrt(q*(1-q)*(1/n+1/float64(len(known))))
-		most = max(most, (beyond-q-chance)/(1-q))
+		more := float64(len(folder)-at-1)/n - q
+		chance := math.Sqrt(q * (1 - q) * (1/n + 1/float64(len(known))))
+		most, evidence = max(most, (more-rankErrors*chance)/(1-q)), max(evidence, more/chance)
 	}
-	return most
+	return most, evidence
 }
