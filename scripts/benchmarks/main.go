@@ -11,6 +11,7 @@
 //	scripts/bench thousand [--rows N] [--classes N]
 //	scripts/bench inspect [--rows N] [--dim N]
 //	scripts/bench page [--images N,…]
+//	scripts/bench discover [--images N] [--dim N] [--memory N]
 //
 // The candidates are measured alternately, in several rounds, because other
 // programs disturb a machine for minutes at a time. The peers run in the Python
@@ -41,7 +42,7 @@ import (
 // dir.
 type bench func(f *flag.FlagSet) (measure func(ctx context.Context, dir string) error)
 
-var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "bounds": benchBounds, "inspect": benchInspect, "page": benchPage, "growth": benchGrowth}
+var benches = map[string]bench{"train": benchTrain, "extract": benchExtract, "detect": benchDetect, "scores": benchScores, "million": benchMillion, "serve": benchServe, "thousand": benchThousand, "bounds": benchBounds, "inspect": benchInspect, "page": benchPage, "growth": benchGrowth, "discover": benchDiscover}
 
 func main() {
 	log.SetFlags(0)

@@ -39,12 +39,15 @@ type judgedTogether struct {
 	Share          float64
 
 	Single, Together, Weight float64 // AUROC of new against known images
+	RTL, OODD, Told          float64 // likewise; Told of folders of mostTold images at most
 	Calibration              int
 	AtLeast                  int       // new, by the certificate
 	Broken                   bool      // a bound of the certificate does not hold
 	False, Power             []float64 // share of false discoveries and of new images found, by rate
 	PlainFalse, PlainPower   []float64 // of Benjamini and Hochberg's procedure on the single score
 }
+
+const mostTold = 600
 
 // folderTask is where folders come from.
 type folderTask struct {
@@ -127,11 +130,11 @@ func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, di
 	d := len(known[0])
 	var x []float32
 	var y []int64
-	var rest [][]float32
+	var trained, rest [][]float32
 	taken := map[string]int{}
 	for i, row := range known {
 		if taken[labels[i]]++; taken[labels[i]] <= t.rows {
-			x, y = append(x, row...), append(y, int64(slices.Index(classes, labels[i])))
+			x, y, trained = append(x, row...), append(y, int64(slices.Index(classes, labels[i]))), append(trained, row)
 		} else {
 			rest = append(rest, row)
 		}
@@ -154,7 +157,7 @@ func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, di
 			}
 			random.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 			random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
-			j, err := t.folder(ctx, detector, rest[:size-of], fresh[:of], uint64(draw))
+			j, err := judgeFolder(ctx, detector, trained, rest[:size-of], fresh[:of], random)
 			if err != nil {
 				return nil, err
 			}
@@ -165,10 +168,10 @@ func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, di
 	return all, nil
 }
 
-// folder judges a folder of known and new rows.
-func (t *folderTask) folder(ctx context.Context, d *pipeline.Detector, known, fresh [][]float32, seed uint64) (j judgedTogether, err error) {
-	rows := slices.Concat(append(slices.Clone(known), fresh...)...)
-	r, err := pipeline.Discover(ctx, pipeline.DiscoverOptions{Detect: pipeline.DetectOptions{Detector: d}, Rows: rows, Seed: seed})
+// judgeFolder judges a folder of known and new rows.
+func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fresh [][]float32, random *rand.Rand) (j judgedTogether, err error) {
+	folder := slices.Concat(known, fresh)
+	r, err := pipeline.Discover(ctx, pipeline.DiscoverOptions{Detect: pipeline.DetectOptions{Detector: d}, Rows: slices.Concat(folder...), Seed: random.Uint64()})
 	if err != nil {
 		return j, err
 	}
@@ -181,8 +184,13 @@ func (t *folderTask) folder(ctx context.Context, d *pipeline.Detector, known, fr
 	}
 	single, joint := func(f pipeline.Found) float64 { return f.Score }, func(f pipeline.Found) float64 { return f.Together }
 	if k := len(known); len(fresh) > 0 {
-		j.Single = metrics.AUROC(of(0, k, single), of(k, r.Images, single))
-		j.Together = metrics.AUROC(of(0, k, joint), of(k, r.Images, joint))
+		auroc := func(scores []float64) float64 { return metrics.AUROC(scores[:k], scores[k:]) }
+		scores := of(0, r.Images, single)
+		j.Single, j.Together = auroc(scores), auroc(of(0, r.Images, joint))
+		j.RTL, j.OODD = auroc(rtl(folder, scores)), auroc(queue(d, training, folder, random.Perm(len(folder))))
+		if len(folder) <= mostTold {
+			j.Told = auroc(told(training, folder, k))
+		}
 	}
 	for _, b := range r.Bounds {
 		wrong := 0
@@ -313,7 +321,7 @@ func printTogether(w io.Writer, all []judgedTogether) {
 	slices.SortStableFunc(keys, func(a, b key) int {
 		return cmp.Or(cmp.Compare(a.backbone, b.backbone), cmp.Compare(a.task, b.task), cmp.Compare(a.images, b.images), cmp.Compare(a.share, b.share))
 	})
-	fmt.Fprint(w, "| features | task | images | new | folders | AUROC by itself | together | false; found at .05 | at .1 | at .2 | single score at .1 | bounds broken |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprint(w, "| features | task | images | new | folders | AUROC by itself | together | RTL | OODD | told what is new | false; found at .05 | at .1 | at .2 | single score at .1 | bounds broken |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, k := range keys {
 		group := byKey[k]
 		mean := func(of func(judgedTogether) float64) (mean, deviation float64) {
@@ -331,18 +339,31 @@ func printTogether(w io.Writer, all []judgedTogether) {
 			return fmt.Sprintf("%.3f ± %.3f; %.2f", v, e, p)
 		}
 		single, _ := mean(func(j judgedTogether) float64 { return 100 * j.Single })
-		gain, e := mean(func(j judgedTogether) float64 { return 100 * (j.Together - j.Single) })
 		broken, _ := mean(func(j judgedTogether) float64 {
 			if j.Broken {
 				return 100
 			}
 			return 0
 		})
-		by, joint := "–", "–"
+		fmt.Fprintf(w, "| %s | %s | %d | %g%% | %d |", k.backbone, k.task, k.images, 100*k.share, len(group))
 		if k.share > 0 {
-			by, joint = fmt.Sprintf("%.1f", single), fmt.Sprintf("%+.1f ± %.1f", gain, e)
+			fmt.Fprintf(w, " %.1f |", single)
+		} else {
+			fmt.Fprint(w, " – |")
 		}
-		fmt.Fprintf(w, "| %s | %s | %d | %g%% | %d | %s | %s |", k.backbone, k.task, k.images, 100*k.share, len(group), by, joint)
+		for _, of := range []func(judgedTogether) float64{
+			func(j judgedTogether) float64 { return j.Together },
+			func(j judgedTogether) float64 { return j.RTL },
+			func(j judgedTogether) float64 { return j.OODD },
+			func(j judgedTogether) float64 { return j.Told },
+		} {
+			gain, e := mean(func(j judgedTogether) float64 { return 100 * (of(j) - j.Single) })
+			if k.share > 0 && of(group[0]) > 0 {
+				fmt.Fprintf(w, " %+.1f ± %.1f |", gain, e)
+			} else {
+				fmt.Fprint(w, " – |")
+			}
+		}
 		for r := range togetherRates {
 			fmt.Fprintf(w, " %s |", pair(func(j judgedTogether) float64 { return j.False[r] }, func(j judgedTogether) float64 { return j.Power[r] }))
 		}
