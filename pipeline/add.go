@@ -18,7 +18,7 @@ import (
 // AddOptions says which images to add to what a detector knows.
 type AddOptions struct {
 	Detector *Detector
-	Images   []AddedImages // at least one
+	Images   []AddedImages // at least one, or Train.Outliers
 
 	// Features are the folders of the feature sets that the detector was trained on, in
 	// any order; none means where they were, or beside the detector's file.
@@ -31,7 +31,8 @@ type AddOptions struct {
 	Extracting func(AddedImages)
 	Training   func() // where set, is called before training begins
 	// Train says how to train: Checkpoint, CheckpointEvery, Resume, Resumed, Progress,
-	// Memory, Scratch and Tool count, and the rest is as the detector was trained.
+	// Memory, Scratch and Tool count; Outliers join those of the detector; the rest is as
+	// the detector was trained.
 	Train TrainOptions
 }
 
@@ -74,10 +75,10 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if len(opts.Images) == 0 {
+	if len(opts.Images)+len(opts.Train.Outliers) == 0 {
 		return nil, nil, nil, options.Errorf("Add", "no images are named")
 	}
-	change := &Addition{Notes: notes, Failed: []features.Failure{}}
+	change := &Addition{Notes: notes, Added: []detector.AddedClass{}, Failed: []features.Failure{}}
 	known := len(o.Features)
 	for _, added := range opts.Images {
 		if added.Class == "" {
@@ -102,7 +103,7 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 	}
 	t := opts.Train
 	o.Checkpoint, o.CheckpointEvery, o.Resume, o.Resumed, o.Progress = t.Checkpoint, t.CheckpointEvery, t.Resume, t.Resumed, t.Progress
-	o.Memory, o.Scratch, o.Tool = t.Memory, t.Scratch, t.Tool
+	o.Memory, o.Scratch, o.Tool, o.Outliers = t.Memory, t.Scratch, t.Tool, slices.Concat(o.Outliers, t.Outliers)
 	o.AllowDriftedFeatures = opts.Extract.Backbone.AllowDriftedFeatures
 	if opts.Training != nil {
 		opts.Training()

@@ -54,11 +54,11 @@ func addAddFlags(c *command) *addFlags {
 
 // withAdd are the other flags that go with --add: the rest is as the detector was
 // trained.
-var withAdd = []string{"add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key", "features", "out", "report", "images", "bundle", "force", "json", "quiet",
+var withAdd = []string{"add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key", "features", "outliers", "out", "report", "images", "bundle", "force", "json", "quiet",
 	"memory", "checkpoint-every", "resume", "restart", "verify", "help"}
 
-// on reports whether images are to be added.
-func (a *addFlags) on() bool { return len(a.images) > 0 }
+// on reports whether images are to be added, of classes or of known outliers.
+func (a *addFlags) on() bool { return len(a.images) > 0 || a.file != "" && a.Changed("outliers") }
 
 // check checks the flags, after Parse.
 func (a *addFlags) check() error {
@@ -73,7 +73,7 @@ func (a *addFlags) check() error {
 	case len(wrong) > 0 && a.on():
 		return Usagef("%s: with --add the training is that of the detector", strings.Join(wrong, ", "))
 	case len(wrong) > 0:
-		return Usagef("%s goes with --add NAME=DIR", strings.Join(wrong, ", "))
+		return Usagef("%s goes with --add NAME=DIR, and --detector with --outliers as well", strings.Join(wrong, ", "))
 	case !a.on():
 		return nil
 	case a.file == "":
@@ -85,8 +85,8 @@ func (a *addFlags) check() error {
 }
 
 // read loads the detector and returns the options that it was trained with. Feature
-// sets of new images lie beside the file out.
-func (a *addFlags) read(out string, sets []string) (pipeline.TrainOptions, error) {
+// sets of new images lie beside the file out; those of outliers are there.
+func (a *addFlags) read(out string, sets, outliers []string) (pipeline.TrainOptions, error) {
 	var err error
 	if a.opts.Detector, err = a.load(a.file); err != nil {
 		return pipeline.TrainOptions{}, err
@@ -106,8 +106,9 @@ func (a *addFlags) read(out string, sets []string) (pipeline.TrainOptions, error
 		used[name] = true
 		a.opts.Images = append(a.opts.Images, pipeline.AddedImages{Class: class, Folder: dir, Features: name})
 	}
-	a.opts.Features = sets
+	a.opts.Features, a.opts.Train.Outliers = sets, outliers
 	opts, _, err := training.Recorded(a.opts.Detector)
+	opts.Outliers = slices.Concat(opts.Outliers, outliers)
 	return opts, err
 }
 
@@ -136,6 +137,7 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	}
 	var progress *Progress
 	add := &a.opts
+	opts.Outliers = add.Train.Outliers
 	add.Train, add.Extract.Advise, add.Extract.Backbone.Drifted = opts, a.advise, a.warnDrift(s)
 	add.Extracting = func(images pipeline.AddedImages) {
 		progress.Close()

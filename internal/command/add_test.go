@@ -139,6 +139,26 @@ func TestAddAClass(t *testing.T) {
 	}
 }
 
+// TestAddOutliers: a detector learns known outliers, and later more of them.
+func TestAddOutliers(t *testing.T) {
+	t.Chdir(t.TempDir())
+	shapes(t)
+	for i, dir := range []string{"new/0", "new/1"} {
+		call(t, done, "extract", "--model", "pixels", "--size", "8", "--images", dir, "--out", fmt.Sprintf("junk%d", i), "--quiet")
+	}
+	call(t, done, "train", "--detector", "old.safetensors", "--outliers", "junk0", "--out", "one.safetensors", "--quiet")
+	call(t, done, "train", "--detector", "one.safetensors", "--outliers", "junk1", "--out", "two.safetensors", "--quiet")
+	for file, want := range map[string]int{"one.safetensors": 30, "two.safetensors": 60} {
+		d, err := pipeline.LoadDetector(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := d.Assessment; a == nil || a.Outliers == nil || a.Outliers.Images != want || len(d.Classes) != 3 {
+			t.Errorf("%s: %+v", file, a)
+		}
+	}
+}
+
 // TestAddRefuses: --add says what is missing or does not fit.
 func TestAddRefuses(t *testing.T) {
 	t.Chdir(t.TempDir())
@@ -147,7 +167,7 @@ func TestAddRefuses(t *testing.T) {
 	refused(t, "--epochs", append(add, "--epochs", "3")...)
 	refused(t, "NAME=DIR", "train", "--add", "new", "--detector", "old.safetensors", "--out", "x")
 	refused(t, "--detector", "train", "--add", "half=new", "--out", "x")
-	refused(t, "--add", "train", "--features", "old.features", "--detector", "old.safetensors", "--out", "x")
+	refused(t, "--outliers", "train", "--features", "old.features", "--detector", "old.safetensors", "--out", "x")
 	fails(t, "absent", "train", "--add", "half=absent", "--detector", "old.safetensors", "--out", "x", "--quiet")
 
 	call(t, done, add...)

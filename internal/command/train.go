@@ -156,7 +156,7 @@ func (t *fitting) check() (pipeline.TrainOptions, error) {
 		t.out = filepath.Join(t.out, detector.BundleFile)
 	}
 	if t.adding.on() {
-		if opts, err = t.adding.read(t.out, sets); err != nil {
+		if opts, err = t.adding.read(t.out, sets, opts.Outliers); err != nil {
 			return none, err
 		}
 	}
