@@ -126,11 +126,33 @@ func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 
 // Difference returns the intervals of the metrics of method i minus those of method j, in
 // the order of Add. In each resample both are measured on the same images, so that what
-// makes an image hard for both does not widen them (paired bootstrap). It panics
-// before Intervals has returned.
+// makes an image hard for both does not widen them (paired bootstrap). The interval of the
+// mean is that of sets like these: each resample also draws as many of the sets as there
+// are, with replacement. Means of n drawn sets vary by (n − 1)/n of what those of n new
+// sets do, so that the drawn mean's distance from the mean of all is stretched to that. It
+// panics before Intervals has returned.
 func (b *Bootstrap) Difference(i, j int) Estimate {
+	n := len(b.ood)
+	chosen := make([]int, n*b.o.Resamples)
+	if n > 1 {
+		random := rand.New(rand.NewPCG(b.o.Seed, math.MaxUint64)) // no stream of draw
+		for k := range chosen {
+			chosen[k] = random.IntN(n)
+		}
+	}
+	stretch := math.Sqrt(float64(n) / float64(max(1, n-1)))
 	return b.estimate(func(resample, set, metric int) float64 {
-		return *b.results[i][resample][set].values()[metric] - *b.results[j][resample][set].values()[metric]
+		of := func(set int) float64 {
+			return *b.results[i][resample][set].values()[metric] - *b.results[j][resample][set].values()[metric]
+		}
+		if set < n || n < 2 {
+			return of(set)
+		}
+		drawn := 0.
+		for _, s := range chosen[resample*n:][:n] {
+			drawn += of(s) / float64(n)
+		}
+		return of(n) + stretch*(drawn-of(n))
 	})
 }
 

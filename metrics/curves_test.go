@@ -301,3 +301,36 @@ func TestDifference(t *testing.T) {
 		t.Errorf("the difference %g has the interval %v; the intervals overlap by %g", want, d, overlap)
 	}
 }
+
+// TestDifferenceOfSets: a method that is far ahead on one of three sets and a little behind on
+// the others is ahead on these images, and not said to be ahead on sets like these.
+func TestDifferenceOfSets(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(12, 12))
+	scores := func(means ...float64) (s metrics.Scores) {
+		draw := func(mean float64) (all []float64) {
+			for range 500 {
+				all = append(all, random.NormFloat64()+mean)
+			}
+			return all
+		}
+		s.ID = draw(2)
+		for _, m := range means {
+			s.OOD = append(s.OOD, draw(m))
+		}
+		return s
+	}
+	boot := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 400})
+	boot.Add(scores(0, 0.2, 0.2))
+	boot.Add(scores(1.5, 0.1, 0.1))
+	boot.Add(scores(1.5, 1.6, 1.4))
+	if _, err := boot.Intervals(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := boot.Difference(0, 1); d.Mean.AUROC.Low > 0 || d.Each[0].AUROC.Low < 0.1 {
+		t.Errorf("ahead on one set of three: %v, on that set %v", d.Mean.AUROC, d.Each[0].AUROC)
+	}
+	if d := boot.Difference(0, 2); d.Mean.AUROC.Low < 0.1 {
+		t.Errorf("ahead on all sets: %v", d.Mean.AUROC)
+	}
+}

@@ -17,7 +17,7 @@ import (
 // This file says which method is ahead, and how far that can be said.
 
 // Difference is the mean AUROC of a method over the sets of a group minus that of
-// another, with the interval of a paired bootstrap over the images.
+// another, with the interval of a paired bootstrap over the images and the sets.
 type Difference struct {
 	Method, Other, Group string
 	AUROC                float64
@@ -62,8 +62,8 @@ type Best struct {
 	Group   string
 	Methods []string // several if they are equal
 	AUROC   float64
-	// Alike are other methods that the test images do not tell from Methods[0]: the interval of the
-	// difference has 0 in it.
+	// Alike are other methods that the test images and their sets do not tell from Methods[0]:
+	// the interval of the difference has 0 in it.
 	Alike []string
 }
 
@@ -124,7 +124,7 @@ func (e *Evaluation) Findings() (all []string) {
 		case len(e.Differences) == 0:
 			text += fmt.Sprintf("%s has the highest mean AUROC, %s; without intervals nobody knows whether it is ahead", b.Methods[0], percent(b.AUROC))
 		case len(b.Alike) > 0:
-			text += fmt.Sprintf("%s has the highest mean AUROC, %s, but these images do not tell it from %s", b.Methods[0], percent(b.AUROC), some(b.Alike))
+			text += fmt.Sprintf("%s has the highest mean AUROC, %s, but these images and sets do not tell it from %s", b.Methods[0], percent(b.AUROC), some(b.Alike))
 		default:
 			text += fmt.Sprintf("%s is ahead of the other methods, with a mean AUROC of %s", b.Methods[0], percent(b.AUROC))
 		}

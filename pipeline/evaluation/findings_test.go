@@ -37,7 +37,7 @@ func TestFindings(t *testing.T) {
 		{"mlrbfn", "react", metrics.Near, -0.03, metrics.Interval{Low: -0.07, High: 0.01}},
 		{"react", "knn", metrics.Near, 0.23, metrics.Interval{Low: 0.2, High: 0.25}},
 	}
-	says("but these images do not tell it from mlrbfn", "3.00 points below it (-1.00 to 7.00)")
+	says("but these images and sets do not tell it from mlrbfn", "3.00 points below it (-1.00 to 7.00)")
 	e.Differences[0].Interval = metrics.Interval{Low: -0.04, High: -0.02}
 	says("On near-OOD react is ahead of the other methods, with a mean AUROC of 93.00%", "3.00 points below it (2.00 to 4.00)")
 	e.Own = "react"

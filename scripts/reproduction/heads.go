@@ -59,7 +59,7 @@ type leader struct {
 	auroc  float64
 }
 
-// against says how far the default is above the leader of a group, with the interval of a paired bootstrap over the images.
+// against says how far the default is above the leader of a group, with the interval of a paired bootstrap over images and sets.
 func (s standing) against(group string) string {
 	best := s.bestOf[group]
 	for _, d := range s.differences {
@@ -105,7 +105,7 @@ func printAgainst(w io.Writer, all []standing) {
 		}
 		fmt.Fprintf(w, "| | mean of %d | | | %.4f (%.4f) |\n", len(all), off, chance)
 	}
-	fmt.Fprint(w, "In parentheses: 95% interval of a paired bootstrap over the test images, of the mean over the sets and seeds.\n")
+	fmt.Fprint(w, "In parentheses: 95% interval of a paired bootstrap over the test images and over the sets of OOD images, of the mean over sets and seeds.\n")
 }
 
 // standings reads the reports below out/key.
