@@ -152,8 +152,8 @@ const (
 	foldRows     = 2000   // rows of the classes left out, and of validation rows, that are scored
 	leastClasses = 3      // classes that class hold-out needs
 	leastRows    = 10     // validation rows that it needs
-	leastPairs   = 4      // classes, each a fold, that pairs of them need: two are known then
-	mostPairs    = 5      // and the most, since one class of many changes little
+	leastNearest = 4      // classes of which the nearest to a fold are left out, too
+	mostNearest  = 30     // and the most, since one class of many changes little
 	leastParts   = 5      // that the rows to train on are divided into; see fold.fresh
 
 	foldTolerance = 1e-4 // of the linear heads, see linear.Options
@@ -785,9 +785,7 @@ func (f *fold) joint(of scored, weights map[string]float64) []float64 {
 }
 
 // assess says how well the joined score finds the classes that were left out. Each fold
-// is judged with the weights that the other folds give. With few classes a detector that
-// knows one more finds less: pairs of classes, left out together, tell by how much. The
-// outliers' part has the weight w.
+// is judged with the weights that the other folds give. The outliers' part has the weight w.
 func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, error) {
 	weights := make([]map[string]float64, len(h.folds))
 	for i := range h.folds {
@@ -801,81 +799,83 @@ func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, 
 	if h.t.outliers != nil {
 		a.Outliers = h.assessOutliers(weights, w, a.FalseAlarms)
 	}
-	if n := len(h.folds); leastPairs <= n && n <= mostPairs && !h.t.isFold {
-		two, err := h.pairs(ctx, a, weights)
-		switch {
-		case errors.Is(err, errNothingFresh): // rows that are nearly all alike are not corrected
-		case err != nil:
-			return nil, err
-		default:
-			h.t.extrapolate(a, two, float64(n))
-		}
+	if err := h.correct(ctx, a, h.folds, weights); err != nil {
+		return nil, err
 	}
 	h.t.average(a)
 	return a, nil
 }
 
-// pairs assesses each class with each other one left out as well: the means of these.
-func (h *holdOut) pairs(ctx context.Context, like *detector.Assessment, weights []map[string]float64) (*detector.Assessment, error) {
-	n := len(h.folds)
-	var folds []*fold
-	for i, one := range h.folds {
-		for _, other := range h.folds[:i] {
-			folds = append(folds, h.newFold(i, slices.Concat(one.out, other.out)...))
+// correct makes what a detector of all n classes finds of what was judged in folds, which
+// know all classes but their own. That detector knows one more. With a chance of 1/n it is
+// the nearest of all to a new class, and takes away what the nearest of the others took. So
+// each fold is fitted once more, without the classes that most images of its own were given.
+func (h *holdOut) correct(ctx context.Context, a *detector.Assessment, folds []*fold, weights []map[string]float64) error {
+	n := len(h.t.train.ByClass())
+	if n < leastNearest || n > mostNearest || h.t.isFold {
+		return nil
+	}
+	var made []*fold
+	of, byOut := make([]*fold, len(folds)), map[string]*fold{} // two classes may be nearest to each other
+	for i, f := range folds {
+		out := slices.Clone(f.out)
+		for _, class := range f.out {
+			if c, ok := a.Classes[h.t.Classes[class]]; ok {
+				out = append(out, slices.Index(h.t.Classes, c.TakenFor))
+			}
 		}
+		slices.Sort(out)
+		out = slices.Compact(out)
+		key := fmt.Sprint(out)
+		if byOut[key] == nil {
+			byOut[key] = h.newFold(i, out...)
+			made = append(made, byOut[key])
+		}
+		of[i] = byOut[key]
 	}
-	if err := h.fitAll(ctx, "pairs of classes held out", folds); err != nil {
-		return nil, err
+	if err := h.fitAll(ctx, "classes held out with the nearest", made); err != nil {
+		return err
 	}
-	mean := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
-	for i, one := range h.folds {
-		for j, other := range h.folds[:i] {
-			f := folds[i*(i-1)/2+j]
-			for at, with := range []int{i, j} { // judged with the weights that judge this class alone
-				a := &detector.Assessment{FalseAlarms: like.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
-				h.judge(a, []*fold{f}, weights[with:with+1])
-				name := h.t.Classes[[]*fold{one, other}[at].out[0]]
-				sum := mean.Classes[name]
-				of, found := a.Classes[name]
-				if !found {
-					return nil, errNothingFresh
-				}
-				if sum.Curve == nil {
-					sum.Curve = make([]float64, len(of.Curve))
-				}
-				sum.AUROC += of.AUROC / float64(n-1)
-				for i, v := range of.Curve {
-					sum.Curve[i] += v / float64(n-1)
-				}
-				mean.Classes[name] = sum
+	without := map[string]detector.AssessedClass{}
+	for i, f := range folds {
+		judged := &detector.Assessment{FalseAlarms: a.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
+		h.judge(judged, of[i:i+1], weights[i:i+1])
+		for _, class := range f.out {
+			name := h.t.Classes[class]
+			if w, ok := judged.Classes[name]; ok {
+				without[name] = w
 			}
 		}
 	}
-	return mean, nil
+	h.t.takeNearest(a, without, float64(n))
+	return nil
 }
 
-// extrapolate corrects what detectors that know n − 1 of n classes find by what those find
-// that know n − 2. In a + b/classes, the form of the curve where the nearest of the known
-// classes decides, the n-th class takes away (n − 2)/n of what the one before it took.
-func (t *Data) extrapolate(a, two *detector.Assessment, n float64) {
-	t.average(a)
-	t.average(two)
-	share := (n - 2) / n
-	missed := 1.0 // the factor of what is not told; classes that are told surely stay so
-	if a.AUROC < 1 {
-		missed = (1 - a.AUROC + share*(two.AUROC-a.AUROC)) / (1 - a.AUROC)
-	}
-	for name, c := range a.Classes {
-		c.AUROC = min(max(1-(1-c.AUROC)*missed, 0), 1)
-		for i, v := range c.Curve {
-			if mean := a.Curve[i]; mean > 0 {
-				v *= max(0, mean-share*(two.Curve[i]-mean)) / mean
-			}
-			if c.Curve[i] = min(v, 1); i > 0 {
-				c.Curve[i] = max(c.Curve[i], c.Curve[i-1])
+// takeNearest takes from classes 1/n of what they gain without their nearest. What is caught is
+// corrected in the mean alone, by one factor for all: of single classes it may be nothing.
+func (t *Data) takeNearest(a *detector.Assessment, without map[string]detector.AssessedClass, n float64) {
+	before, after := make([]float64, len(a.FalseAlarms)), make([]float64, len(a.FalseAlarms))
+	for _, name := range t.Classes { // in an order that is always the same
+		if w, ok := without[name]; ok {
+			c := a.Classes[name]
+			c.AUROC = min(max(c.AUROC-(w.AUROC-c.AUROC)/n, 0), 1)
+			a.Classes[name] = c
+			for i, v := range c.Curve {
+				before[i] += v
+				after[i] += v - (w.Curve[i]-v)/n
 			}
 		}
-		a.Classes[name] = c
+	}
+	for name := range without {
+		curve := a.Classes[name].Curve
+		for i := range curve {
+			if before[i] > 0 {
+				curve[i] *= max(0, after[i]) / before[i]
+			}
+			if curve[i] = min(curve[i], 1); i > 0 {
+				curve[i] = max(curve[i], curve[i-1])
+			}
+		}
 	}
 }
 

@@ -132,8 +132,10 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 	if err := h.fitAll(ctx, "class hold-out", folds); err != nil {
 		return nil, err
 	}
-	for _, f := range folds {
-		h.judge(a, []*fold{f}, []map[string]float64{weights})
+	each := slices.Repeat([]map[string]float64{weights}, len(folds))
+	h.judge(a, folds, each)
+	if err := h.correct(ctx, a, folds, each); err != nil {
+		return nil, err
 	}
 	t.average(a)
 	return a, nil
