@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // What training expects of new classes, and what is true: each class is left out of
@@ -29,12 +30,21 @@ var assessedSizes = []int{20, 60, 150, 1000}
 type audited struct {
 	Backbone, Task, Class string
 	Rows                  int // of each class, all parts together
+	Draw                  int // which rows: the Draw-th block of so many, by the seed
 
-	Expected, True                      float64 // AUROC
-	Low, High                           float64 // interval of Expected
-	Caught, TrueCaught, TrueAtThreshold float64 // at 5% false alarms: expected; of fresh rows; by the detector's own threshold
+	Expected, True float64 // AUROC
+	Low, High      float64 // interval of Expected
+	// Caught at 5% false alarms, that is at the share that the rank of the threshold among the
+	// calibration scores stands for: expected; where so many fresh rows are flagged; by the
+	// detector's own threshold. 0 where no rank is one.
+	Caught, TrueCaught, TrueAtThreshold float64
 	Caught1, True1                      float64 // likewise at 1%
 	Flagged                             float64 // fresh rows of known classes
+}
+
+// name tells trainings apart.
+func (a audited) name() string {
+	return fmt.Sprint(a.Backbone, a.Task, a.Class, a.Rows, a.Draw)
 }
 
 // pool is a data set of which each class is left out.
@@ -76,7 +86,8 @@ func (p *pool) leaveOut(ctx context.Context, opts pipeline.TrainOptions, class s
 		classes = p.train.Classes
 	}
 	left := slices.DeleteFunc(slices.Clone(classes), func(c string) bool { return c == class })
-	x, labels := rowsOf(p.train, classes, class, 0, rows)
+	from := int(opts.Seeds[0]) * rows
+	x, labels := rowsOf(p.train, classes, class, from, rows)
 	set, err := features.InMemory(x, p.train.D, labels, left)
 	if err != nil {
 		return a, err
@@ -86,11 +97,14 @@ func (p *pool) leaveOut(ctx context.Context, opts pipeline.TrainOptions, class s
 	if err != nil {
 		return a, err
 	}
-	fresh, at := p.fresh, 0
-	if fresh == nil {
-		fresh, at = p.train, rows
+	var known []float32
+	if p.fresh != nil {
+		known, _ = rowsOf(p.fresh, classes, class, 0, 1000)
+	} else {
+		known, _ = rowsOf(p.train, classes, class, 0, from)
+		after, _ := rowsOf(p.train, classes, class, from+rows, 1000)
+		known = append(known, after...)
 	}
-	known, _ := rowsOf(fresh, classes, class, at, 1000)
 	gone, _ := rowsOf(p.train, []string{class}, "", 0, 1000)
 	scores := func(x []float32) (all []float64, flagged float64, err error) {
 		verdicts, err := d.VerdictsContext(ctx, x)
@@ -110,10 +124,15 @@ func (p *pool) leaveOut(ctx context.Context, opts pipeline.TrainOptions, class s
 	if err != nil {
 		return a, err
 	}
-	a = audited{Task: p.task, Class: class, Rows: rows, True: metrics.AUROC(of, out), TrueAtThreshold: caught, Flagged: flagged}
+	a = audited{Task: p.task, Class: class, Rows: rows, Draw: int(opts.Seeds[0]), True: metrics.AUROC(of, out), TrueAtThreshold: caught, Flagged: flagged}
 	slices.Sort(of)
 	below := func(share float64) (n float64) {
-		at := linalg.Quantile(of, share)
+		calibrate := len(d.CalibrationScores)
+		rank := detector.Rank(calibrate, 1-share)
+		if rank == 0 {
+			return 0
+		}
+		at := linalg.Quantile(of, float64(rank)/float64(calibrate+1))
 		for _, v := range out {
 			if v < at {
 				n += 1 / float64(len(out))
@@ -150,7 +169,7 @@ func (e *experiment) runAssessment(ctx context.Context, w io.Writer, models []st
 			var a audited
 			if json.Unmarshal(lines.Bytes(), &a) == nil {
 				all = append(all, a)
-				done[fmt.Sprint(a.Backbone, a.Task, a.Class, a.Rows)] = true
+				done[a.name()] = true
 			}
 		}
 		f.Close()
@@ -172,26 +191,29 @@ func (e *experiment) runAssessment(ctx context.Context, w io.Writer, models []st
 			}
 			have := len(p.train.Labels()) / len(p.train.Classes)
 			for _, rows := range assessedSizes {
-				if rows > have || p.fresh == nil && rows == have {
-					continue
-				}
-				for _, class := range classes {
-					if done[fmt.Sprint(m, p.task, class, rows)] {
+				for _, seed := range e.train[false].Seeds {
+					if to := (int(seed) + 1) * rows; to > have || p.fresh == nil && rows == have {
 						continue
 					}
-					a, err := p.leaveOut(ctx, e.train[false], class, rows)
-					if err != nil {
-						return fmt.Errorf("%s, %s without %s: %w", m, p.task, class, err)
+					opts := e.train[false]
+					opts.Seeds = []uint64{seed}
+					for _, class := range classes {
+						if done[audited{Backbone: m, Task: p.task, Class: class, Rows: rows, Draw: int(seed)}.name()] {
+							continue
+						}
+						a, err := p.leaveOut(ctx, opts, class, rows)
+						if err != nil {
+							return fmt.Errorf("%s, %s without %s: %w", m, p.task, class, err)
+						}
+						a.Backbone = m
+						all = append(all, a)
+						text, err := json.Marshal(a)
+						if err != nil {
+							return err
+						}
+						fmt.Fprintf(e.stderr, "%s\n", text)
+						fmt.Fprintf(f, "%s\n", text)
 					}
-					a.Backbone = m
-					all = append(all, a)
-					text, err := json.Marshal(a)
-					if err != nil {
-						fmt.Fprintln(e.stderr, err)
-						continue
-					}
-					fmt.Fprintf(e.stderr, "%s\n", text)
-					fmt.Fprintf(f, "%s\n", text)
 				}
 			}
 		}
@@ -267,7 +289,7 @@ func printAssessment(w io.Writer, all []audited) {
 		}
 		byKey[k] = append(byKey[k], a)
 	}
-	fmt.Fprint(w, "| features | task | rows of a class | classes left out | AUROC expected; true | in the interval | caught at 5% expected; true; by the threshold |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprint(w, "| features | task | rows of a class | classes left out | AUROC expected; true | true in the interval | caught at 5% expected; true; by the threshold | flagged |\n|---|---|---|---|---|---|---|---|\n")
 	for _, k := range keys {
 		group := byKey[k]
 		mean := func(of func(audited) float64) (sum float64) {
@@ -282,8 +304,12 @@ func printAssessment(w io.Writer, all []audited) {
 			}
 			return 0
 		})
-		fmt.Fprintf(w, "| %s | %s | %d | %d | %.1f; %.1f | %.0f%% | %.0f; %.0f; %.0f |\n", k.backbone, k.task, k.rows, len(group),
-			mean(func(a audited) float64 { return a.Expected }), mean(func(a audited) float64 { return a.True }), inside,
-			mean(func(a audited) float64 { return a.Caught }), mean(func(a audited) float64 { return a.TrueCaught }), mean(func(a audited) float64 { return a.TrueAtThreshold }))
+		caught := "–; –; – | –"
+		if slices.ContainsFunc(group, func(a audited) bool { return a.Caught > 0 }) {
+			caught = fmt.Sprintf("%.0f; %.0f; %.0f | %.1f%%", mean(func(a audited) float64 { return a.Caught }), mean(func(a audited) float64 { return a.TrueCaught }),
+				mean(func(a audited) float64 { return a.TrueAtThreshold }), mean(func(a audited) float64 { return a.Flagged }))
+		}
+		fmt.Fprintf(w, "| %s | %s | %d | %d | %.1f; %.1f | %.0f%% | %s |\n", k.backbone, k.task, k.rows, len(group),
+			mean(func(a audited) float64 { return a.Expected }), mean(func(a audited) float64 { return a.True }), inside, caught)
 	}
 }

@@ -205,7 +205,7 @@ func (e *experiment) runConfidences(ctx context.Context, w io.Writer, models []s
 		fmt.Fprintf(w, " %s |", m.name)
 	}
 	fmt.Fprintln(w, "\n|---|---|---|---|---|---|---|")
-	means := make([][2]float64, len(confidenceMaps))
+	means := make([][3]float64, len(confidenceMaps))
 	tasks := 0
 	for _, m := range models {
 		pools, err := e.pools(m, only)
@@ -220,8 +220,9 @@ func (e *experiment) runConfidences(ctx context.Context, w io.Writer, models []s
 			tasks++
 			fmt.Fprintf(w, "| %s | %s | %d |", m, p.task, test)
 			for i, f := range found {
-				means[i][0] += f[0]
-				means[i][1] += f[3]
+				for k, v := range []float64{f[0], f[2], f[3]} {
+					means[i][k] += v
+				}
 				fmt.Fprintf(w, " %.4f ± %.4f (%.4f); %.4f |", f[0], f[1], f[2], f[3])
 			}
 			fmt.Fprintln(w)
@@ -229,7 +230,8 @@ func (e *experiment) runConfidences(ctx context.Context, w io.Writer, models []s
 	}
 	fmt.Fprintf(w, "| mean of %d tasks | | |", tasks)
 	for _, sum := range means {
-		fmt.Fprintf(w, " %.4f; %.4f |", sum[0]/float64(max(1, tasks)), sum[1]/float64(max(1, tasks)))
+		n := float64(max(1, tasks))
+		fmt.Fprintf(w, " %.4f (%.4f); %.4f |", sum[0]/n, sum[1]/n, sum[2]/n)
 	}
 	_, err := fmt.Fprintln(w)
 	return err
