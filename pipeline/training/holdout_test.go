@@ -153,6 +153,20 @@ func TestTakeNearest(t *testing.T) {
 	}
 }
 
+// TestGroupsAreCorrected: of more classes than folds each is assessed without its nearest, too.
+func TestGroupsAreCorrected(t *testing.T) {
+	stages := map[string]int{}
+	o := quick(nearTwins(t, 12, 40))
+	o.Stage = func(what string, done, _ int) { stages[what] = done }
+	_, result, err := Train(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stages["classes held out with the nearest"]; n < mostFolds/2 || n > mostFolds || len(result.Assessment.Classes) != 12 {
+		t.Errorf("%d folds without the nearest classes, %d classes assessed", n, len(result.Assessment.Classes))
+	}
+}
+
 // TestFreshParts: each row of a class is in one part, groups stay together, and a class of one
 // group is in none.
 func TestFreshParts(t *testing.T) {
