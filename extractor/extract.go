@@ -107,6 +107,8 @@ type model interface {
 	threads() int
 	freeThreads() bool
 	withThreads(n int) (model, error)
+	// planned names the model as far as the fastest plan depends on it.
+	planned() string
 	// batchSizes are the sizes of batches that may be worth a try, in order,
 	// and exact whether their features must be the same as those of an image
 	// alone, bit by bit.
@@ -153,7 +155,7 @@ func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions
 	if opts.MaxPixels == 0 {
 		opts.MaxPixels = preprocess.DefaultMaxPixels
 	}
-	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning}
+	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning, plans: usualPlans()}
 	err := e.run(ctx)
 	return e.stats, err
 }
@@ -244,7 +246,7 @@ func stuckAt(err error, results []Row) error {
 // comparison holds the times of n images as a batch and one by one.
 type comparison struct {
 	n             int
-	batch, single time.Duration // for an image; the shortest
+	batch, single time.Duration // for an image, in the mean
 	same          bool          // the features
 }
 
@@ -273,9 +275,7 @@ func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c 
 		if err := w.alone(ctx, r); err != nil {
 			return c, err
 		}
-		if t := time.Since(start); i == 0 || t < c.single {
-			c.single = t
-		}
+		c.single += time.Since(start) / time.Duration(c.n)
 		c.same = c.same && agree(together[i], slices.Concat(w.runner.Features(0), w.runner.Logits(0)), w.model.exact())
 	}
 	return c, nil

@@ -930,6 +930,10 @@ func (m *Model) withThreads(n int) (model, error) {
 	return &other, other.newSession()
 }
 
+func (m *Model) planned() string {
+	return fmt.Sprintf("%s %q %q %d", m.fingerprint, m.options.Device, m.options.Provider, m.options.IntraOpThreads)
+}
+
 func (m *Model) onCPU() bool { return m.options.Device == "" || m.options.Device == "cpu" }
 
 // exact tells whether features do not depend on the size of a batch, as a rule so on CPUs.

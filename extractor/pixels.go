@@ -165,6 +165,7 @@ func (p *Pixels) decoding() preprocess.DecodeOptions {
 func (p *Pixels) threads() int                   { return 0 }
 func (p *Pixels) freeThreads() bool              { return false }
 func (p *Pixels) withThreads(int) (model, error) { return p, nil }
+func (p *Pixels) planned() string                { return "" }
 func (p *Pixels) batchSizes() []int              { return nil }
 func (p *Pixels) exact() bool                    { return true }
 

@@ -18,7 +18,8 @@ type Plan struct {
 	Workers int `json:"workers"` // images that are worked on at once
 	Batch   int `json:"batch"`   // images that one of them puts through the model at once
 	Threads int `json:"threads"` // threads that such a run may use
-	// Measured says that the plan was the fastest of several; otherwise it is
+	// Measured says that the plan was the fastest of several, now or in an earlier
+	// extraction of the same model on such a machine; otherwise it is
 	// what was asked for, or the rule where there was little to do: batches of
 	// one, one thread, a worker for each core.
 	Measured bool `json:"measured"`
@@ -35,7 +36,8 @@ type tuning struct {
 	threads time.Duration
 }
 
-var usualTuning = tuning{0.01, 10 * time.Second, 2 * time.Minute}
+// A plan is remembered, so that it may cost more than it saves this time.
+var usualTuning = tuning{0.05, 10 * time.Second, 2 * time.Minute}
 
 // batchSizes are tried on a CPU, deviceBatchSizes elsewhere. On a CPU larger
 // ones than these are slower: they leave the cache.
@@ -51,8 +53,10 @@ type extraction struct {
 	opts   ExtractOptions
 	sink   func(Row) error
 	tuning tuning
+	plans  planFile
 
-	taken atomic.Int64 // images that workers have taken
+	measuring int          // images that were left when measuring began; 0 without
+	taken     atomic.Int64 // images that workers have taken
 
 	taking sync.Mutex // guards in and what follows
 	ended  error      // of in
@@ -124,6 +128,10 @@ func (e *extraction) run(ctx context.Context) error {
 	if plan.Threads == 0 || e.left() <= 4*plan.Workers*plan.Batch {
 		return e.finish(ctx, plan)
 	}
+	if old, ok := e.plans.recall(e.planKey(), e.left()); ok {
+		return e.follow(ctx, plan, old)
+	}
+	e.measuring = e.left()
 	rate, err := e.try(ctx, plan, 0) // which warms up, too
 	if err != nil {
 		return err
@@ -149,8 +157,27 @@ func (e *extraction) budget(rate float64) time.Duration {
 	return min(time.Duration(e.tuning.part*float64(e.remaining(rate))), e.tuning.most)
 }
 
+// follow does all by a plan that is remembered, as far as there are images enough: other
+// threads need another session.
+func (e *extraction) follow(ctx context.Context, plan Plan, old remembered) error {
+	if e.left() <= 4*plan.Workers*old.Batch {
+		return e.finish(ctx, plan)
+	}
+	plan.Batch, plan.Measured = e.model.Batch(old.Batch), true
+	if old.Threads > plan.Threads && old.Threads <= plan.Workers && e.left() >= old.Images/8 {
+		if other, err := e.model.withThreads(old.Threads); err == nil {
+			defer other.Close()
+			e.model, plan.Workers, plan.Threads = other, plan.Workers/old.Threads, old.Threads
+		}
+	}
+	return e.finish(ctx, plan)
+}
+
 // finish does all that is left.
 func (e *extraction) finish(ctx context.Context, plan Plan) error {
+	if plan.Measured && e.measuring > 0 {
+		e.plans.keep(e.planKey(), remembered{Batch: plan.Batch, Threads: plan.Threads, Images: e.measuring})
+	}
 	if e.opts.Chosen != nil {
 		e.opts.Chosen(plan)
 	}

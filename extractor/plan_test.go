@@ -1,8 +1,10 @@
 package extractor
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
@@ -79,6 +82,69 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 			got, _ = collect(t, openTest(t, dir, ModelOptions{IntraOpThreads: 2}), items, ExtractOptions{})
 			check("2 threads", got)
 		})
+	}
+}
+
+// TestPlansAreRemembered: what was measured once for a model, the machine and so many images
+// is followed, whatever it is; more images, other options, a day too old and a file that is
+// broken or cannot be written mean measuring.
+func TestPlansAreRemembered(t *testing.T) {
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	file := planFile(filepath.Join(t.TempDir(), "cache", "plans.json"))
+	extract := func(file planFile, count, workers int) (key string, measured bool, plan Plan) {
+		t.Helper()
+		e := &extraction{
+			model: m, in: images.Of(slices.Repeat(greys(t, 1), count)...), plans: file, sink: func(Row) error { return nil },
+			opts:   ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan = p }},
+			tuning: tuning{part: 1000, most: time.Hour},
+		}
+		if err := e.run(t.Context()); err != nil || e.stats.Done != count {
+			t.Fatalf("%d of %d images: %v", e.stats.Done, count, err)
+		}
+		return e.planKey(), e.measuring > 0, plan
+	}
+	key, measured, first := extract(file, 400, 2)
+	if !measured || file.read(today())[key] != (remembered{first.Batch, first.Threads, 400, today()}) {
+		t.Fatalf("measured: %v, remembered: %v", measured, file.read(today()))
+	}
+	for _, batch := range []int{1, 8} {
+		file.keep(key, remembered{Batch: batch, Threads: 1, Images: 400})
+		for _, test := range []struct {
+			images, workers int
+			measured        bool
+		}{{400, 2, false}, {800, 2, false}, {801, 2, true}, {400, 3, true}} {
+			kept, _ := disk.ReadFile(string(file), disk.Config)
+			_, measured, plan := extract(file, test.images, test.workers)
+			if measured != test.measured || !measured && plan != (Plan{2, batch, 1, true}) {
+				t.Errorf("%+v after a batch of %d: measured: %v, plan: %v", test, batch, measured, plan)
+			}
+			write(t, string(file), string(kept))
+		}
+	}
+	if _, _, plan := extract(file, 40, 2); plan != (Plan{2, 1, 1, false}) {
+		t.Errorf("few images: %v", plan)
+	}
+	for what, old := range map[string]remembered{"old": {1, 1, 400, today() - planDays - 1}, "of tomorrow": {1, 1, 400, today() + 1}, "without a batch": {0, 1, 400, today()}} {
+		text, err := json.Marshal(map[string]remembered{key: old})
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, string(file), string(text))
+		if _, measured, _ := extract(file, 400, 2); !measured {
+			t.Errorf("a plan that is %s was followed", what)
+		}
+	}
+	write(t, string(file), "{")
+	for _, broken := range []planFile{file, "", planFile(t.TempDir()), file + "/in a file/plans.json"} {
+		if _, measured, _ := extract(broken, 400, 2); !measured {
+			t.Errorf("%q: a plan was followed", broken)
+		}
+	}
+	for i := range mostPlans + 5 {
+		file.keep(fmt.Sprint(i), remembered{Batch: 1, Threads: 1})
+	}
+	if n := len(file.read(today())); n != mostPlans {
+		t.Errorf("%d plans are kept", n)
 	}
 }
 

@@ -44,7 +44,7 @@ func benchDetect(f *flag.FlagSet) func(ctx context.Context, dir string) error {
 }
 
 func (d *detection) measure(ctx context.Context, dir string) (err error) {
-	photos, err := photographs(filepath.Join(dir, "photographs"))
+	photos, err := photographs(filepath.Join(dir, "photographs"), "")
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -114,13 +115,13 @@ func shared(elem ...string) string {
 }
 
 // photographs copies JPEG photographs to a folder and returns their files: those
-// of the shared folder or, without it, set-up's, cropped to 500×375.
-func photographs(to string) ([]string, error) {
+// of a folder, of the shared one or, without it, set-up's, cropped to 500×375.
+func photographs(to, from string) ([]string, error) {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return nil, err
 	}
 	var files []string
-	err := filepath.WalkDir(shared("data", "images", "imagenet_samples"), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(cmp.Or(from, shared("data", "images", "imagenet_samples")), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -131,7 +132,7 @@ func photographs(to string) ([]string, error) {
 		files = append(files, filepath.Join(to, fmt.Sprintf("%04d.jpg", len(files))))
 		return os.WriteFile(files[len(files)-1], data, 0o644)
 	})
-	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+	if err == nil || from != "" || !errors.Is(err, fs.ErrNotExist) {
 		return files, err
 	}
 	found, err := filepath.Glob(filepath.Join(".setup", "photos", "*"))

@@ -62,7 +62,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	}
 	files, err := filepath.Glob(filepath.Join(*s.photographs, "*"))
 	if *s.photographs == "" {
-		files, err = photographs(filepath.Join(dir, "photographs"))
+		files, err = photographs(filepath.Join(dir, "photographs"), "")
 	}
 	if err == nil && len(files) == 0 {
 		err = fmt.Errorf("%s has no photographs", *s.photographs)
