@@ -54,7 +54,7 @@ func (item *Item) Cost(data []byte, maxPixels int64) preprocess.Cost {
 	return preprocess.CostOf(data, maxPixels)
 }
 
-// orientation returns the EXIF orientation of an image, given what read returned.
+// Orientation returns the EXIF orientation of an image, given what read returned.
 func (item *Item) Orientation(data []byte) int {
 	switch {
 	case item.decoded():

@@ -151,10 +151,6 @@ func isList(name string) bool {
 	return slices.Contains([]string{".txt", ".lst", ".urls"}, strings.ToLower(path.Ext(name)))
 }
 
-// Judged tells whether this package reads a path that detect is given: other than for
-// extractions, a text on the disk is none of a list but a file that is no image.
-func Judged(name string) bool { return Wanted(name) && (bucket.IsURL(name) || !isList(name)) }
-
 // withoutQuery cuts off what follows the path of a web server's URL.
 func withoutQuery(name string) string {
 	if strings.HasPrefix(name, "http") && bucket.IsURL(name) {
@@ -163,8 +159,10 @@ func withoutQuery(name string) string {
 	return name
 }
 
-// Wanted tells whether this package reads what was named, and not [images.List].
-func Wanted(names ...string) bool {
+// AreSources tells whether [ListSources] reads what was named, and not [List]: tars,
+// tables, what lies in buckets, patterns, several of anything. Lists says whether a text on
+// the disk lists images, or is a file that is no image.
+func AreSources(lists bool, names ...string) bool {
 	if len(names) != 1 {
 		return len(names) > 1
 	}
@@ -178,7 +176,7 @@ func Wanted(names ...string) bool {
 		return len(manyIn(names[0])) > 0
 	}
 	k, _ := kindOf(names[0])
-	return k != single || isList(names[0])
+	return k != single || lists && isList(names[0])
 }
 
 // manyIn returns the tars and tables in a folder that has neither images nor folders.

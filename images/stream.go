@@ -31,7 +31,7 @@ type Contents struct {
 	Lost error
 }
 
-// An Image of a unit.
+// Member is an image of a unit.
 type Member struct {
 	Path         string // that of the unit, a # and its name there
 	Label        string // "" if it has none

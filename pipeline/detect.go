@@ -108,7 +108,7 @@ type DetectStats struct {
 // before it are done. An image that cannot be read is a judgement with an error
 // and stops nothing; an idx file that cannot is an error.
 func Detect(ctx context.Context, opts DetectOptions, sink func(Judgement) error) (DetectStats, error) {
-	if slices.ContainsFunc(opts.Paths, images.Judged) {
+	if slices.ContainsFunc(opts.Paths, func(path string) bool { return images.AreSources(false, path) }) {
 		return detectSources(ctx, opts, sink)
 	}
 	// Paths that cannot be are told before a model is loaded.

@@ -6,7 +6,6 @@
 // measures how well a detector does, [Ablate] what depth and each step of the paper's
 // add, and [Export] writes a detector as an ONNX graph.
 //
-// The work is done below: package detector has the detector and its file,
-// training trains, evaluation compares methods, export writes graphs. Each
-// imports only those before it.
+// The work is done below: package detector has the detector, its file and its graphs,
+// training trains, evaluation compares methods.
 package pipeline

@@ -65,7 +65,7 @@ func DetectParts(ctx context.Context, opts DetectOptions, to VerdictParts) (*Ver
 		return nil, options.Errorf("Out", "verdicts in parts are on images that stay where they are, and all are named")
 	}
 	// A list is one here, unlike in Detect, which is given what a shell finds in folders.
-	if slices.ContainsFunc(opts.Paths, func(path string) bool { return images.Wanted(path) }) {
+	if slices.ContainsFunc(opts.Paths, func(path string) bool { return images.AreSources(true, path) }) {
 		return detectParts(ctx, opts, to, sourceImages)
 	}
 	return detectParts(ctx, opts, to, fileImages)

@@ -110,17 +110,17 @@ func Ablate(ctx context.Context, opts AblateOptions) ([]Result, error) {
 }
 
 // Inspect finds what is wrong with the images behind feature sets; see
-// [inspection.Inspect].
+// [evaluation.Inspect].
 func Inspect(ctx context.Context, opts InspectOptions) (*InspectReport, error) {
 	return evaluation.Inspect(ctx, opts)
 }
 
-// Summarise says what is known of a detector; see [summary.Of].
+// Summarise says what is known of a detector; see [evaluation.Summarise].
 func Summarise(ctx context.Context, opts SummaryOptions) (*Summary, error) {
 	return evaluation.Summarise(ctx, opts)
 }
 
-// Export writes a detector as an ONNX graph; see [export.Export].
+// Export writes a detector as an ONNX graph; see [detector.Export].
 func Export(ctx context.Context, opts ExportOptions) error { return detector.Export(ctx, opts) }
 
 // OptionOf returns the name of the options' field that an error is about, such as

@@ -17,7 +17,7 @@ func init() {
 	}
 }
 
-// addGraph adds a score to a graph, as scoregraph.Add says.
+// addGraph adds a score to a graph, as onnx.AddScore says.
 func addGraph(g *graph, s Scorer) (onnx.Value, error) {
 	k, stored, _ := kindOf(s)
 	own, ok := stored.(graphed)

@@ -117,7 +117,7 @@ type Input struct {
 	Train     *Data   // training rows
 	Val       *Data   // in-distribution rows that nothing was trained on; nil means Train
 	LastLayer *Linear // the last layer, on the same features
-	Network   Network // ODIN's, from the same features; nil means Head
+	Network   Network // ODIN's, from the same features; nil means LastLayer
 	// Memory is how many bytes the matrices may take that fitting needs at once,
 	// and, of KNN, NNGuide and Relation, scoring. 0 means 1 GiB.
 	Memory int64

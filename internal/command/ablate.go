@@ -23,7 +23,7 @@ func addAblate(c *command) {
 	c.sets(&opts, &heads.options, &heads.shape)
 	c.StringArrayVar(&heads.options.Features, "train", nil, "`FEATURES` to train on (repeat for several)")
 	c.StringVar(&opts.ID, "id", "", "`FEATURES` of in-distribution test images")
-	sets := AddSetFlags(c)
+	sets := addSetFlags(c)
 	c.section("what is compared")
 	depths := c.String("depths", strings.Trim(strings.ReplaceAll(fmt.Sprint(evaluation.DefaultDepths()), " ", ","), "[]"), "`numbers` of layers, or none")
 	c.means("depths", "Depths")
@@ -67,7 +67,7 @@ func addAblate(c *command) {
 			opts.Steps = strings.Split(*steps, ",")
 		}
 		var err error
-		if opts.OOD, err = sets.Sets(); err != nil {
+		if opts.OOD, err = sets.sets(); err != nil {
 			return err
 		}
 		if len(opts.OOD) == 0 {

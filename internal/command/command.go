@@ -37,7 +37,7 @@ func declare(name string, at int, synopsis, short, about string, add func(c *com
 
 // order returns the names of the commands in the order of the help.
 func order() []string {
-	return slices.SortedFunc(maps.Keys(commands), func(a, b string) int { return cmp.Compare(commands[a].at, commands[b].at) })
+	return slices.SortedFunc(maps.Keys(commands), func(a, b string) int { return cmp.Or(cmp.Compare(commands[a].at, commands[b].at), cmp.Compare(a, b)) })
 }
 
 // command is one command. Its flags are those of cmd.

@@ -30,7 +30,7 @@ type detecting struct {
 	*command
 	opts              pipeline.DetectOptions
 	to                pipeline.VerdictParts
-	reasons           pipeline.ExplainOptions
+	explainBy         pipeline.ExplainOptions
 	running           *RunFlags
 	file, shard       string
 	load              func(string) (*pipeline.Detector, error)
@@ -52,7 +52,7 @@ func addDetect(c *command) {
 	c.readsURLs = []string{"features", ""}
 	d := &detecting{command: c}
 	c.of = d
-	c.sets(&d.opts, &d.to, &d.reasons)
+	c.sets(&d.opts, &d.to, &d.explainBy)
 	c.section("input")
 	c.StringVar(&d.file, "detector", "", "file `DETECTOR` that train wrote")
 	c.means("detector", "Detector")
@@ -97,10 +97,10 @@ func (d *detecting) addOutputFlags() {
 	c.Lookup("explain").NoOptDefVal = "why"
 	c.IntVar(&d.maps, "maps", pipeline.DefaultMaps, "with --explain where, how many flagged images get a map")
 	c.rare("maps")
-	c.StringArrayVar(&d.reasons.Features, "features", nil, "`FEATURES` of the training images, for --explain and --report (default: those at training)")
-	c.StringArrayVar(&d.reasons.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
+	c.StringArrayVar(&d.explainBy.Features, "features", nil, "`FEATURES` of the training images, for --explain and --report (default: those at training)")
+	c.StringArrayVar(&d.explainBy.Roots, "images", nil, "`FOLDER` that pictures of training images may come from (repeat); default: those that the feature sets record")
 	c.means("images", "Images", "Sources")
-	c.IntVar(&d.reasons.Nearest, "nearest", 3, "training images to show for each image; 0: none")
+	c.IntVar(&d.explainBy.Nearest, "nearest", 3, "training images to show for each image; 0: none")
 	c.rare("features", "images", "nearest")
 	c.addCacheFlag()
 	c.BoolVar(&d.failOnOOD, "fail-on-ood", false, "exit with code 4 if an image is OOD")
@@ -133,19 +133,19 @@ func (d *detecting) check() error {
 		return Usagef("--maps goes with --explain where")
 	case d.maps < 1:
 		return Usagef("--maps %d: it is at least 1", d.maps)
-	case d.reasons.Nearest < 0:
-		return Usagef("--nearest %d: it is a number of images", d.reasons.Nearest)
+	case d.explainBy.Nearest < 0:
+		return Usagef("--nearest %d: it is a number of images", d.explainBy.Nearest)
 	case d.move != "" && d.copy != "":
 		return Usagef("--move-ood and --copy-ood exclude each other")
 	case d.Changed("threshold") && d.Changed("max-false-alarms"):
 		return Usagef("--threshold and --max-false-alarms exclude each other")
 	case math.IsNaN(d.threshold):
 		return Usagef("--threshold must be a number")
-	case d.labels && slices.ContainsFunc(d.Args(), images.Judged):
+	case d.labels && slices.ContainsFunc(d.Args(), func(path string) bool { return images.AreSources(false, path) }):
 		return Usagef("--labels goes with folders DIR/class/…/image on the disk")
 	}
-	if d.reasons.Nearest == 0 {
-		d.reasons.Nearest = -1
+	if d.explainBy.Nearest == 0 {
+		d.explainBy.Nearest = -1
 	}
 	d.opts.SetAside, d.opts.Copy = cmp.Or(d.move, d.copy), d.copy != ""
 	return nil
@@ -182,7 +182,7 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 	d.opts.Backbone.Drifted = d.warnDrift(s)
 	var explainer *pipeline.Explainer
 	if d.explain != "" || d.page != "" {
-		if explainer, err = pipeline.NewExplainer(ctx, d.opts.Detector, d.reasons); err != nil {
+		if explainer, err = pipeline.NewExplainer(ctx, d.opts.Detector, d.explainBy); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, explainer.Close()) }()
@@ -203,15 +203,15 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 	if d.to.Out != "" {
 		return d.runParts(ctx, s)
 	}
-	return d.print(ctx, s, explainer)
+	return d.judge(ctx, s, explainer)
 }
 
-// print judges the images, and prints verdicts and what is to be said of all.
-func (d *detecting) print(ctx context.Context, s Streams, explainer *pipeline.Explainer) error {
+// judge judges the images, and prints verdicts and what is to be said of all.
+func (d *detecting) judge(ctx context.Context, s Streams, explainer *pipeline.Explainer) error {
 	show := newPrinter(d.format, d.opts.SetAside != "", d.explain != "", d.raw, s.Out)
 	progress := NewProgress(s.Err, "images", d.quiet || IsTerminal(s.Out))
 	d.opts.Run.Progress = progress.Count
-	truth := newAssessment(d.opts.Detector.Classes)
+	truth := newLabelCheck(d.opts.Detector.Classes)
 	folders := slices.Clone(d.opts.Paths)
 	label := func(j pipeline.Judgement) string {
 		if !d.labels || j.Err != nil {

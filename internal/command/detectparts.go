@@ -69,7 +69,7 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 		return line.Bytes(), err
 	}
 	if d.to.Thumbnails {
-		axes, err := evaluation.NewMapAxes(ctx, d.opts.Detector, d.reasons.Features)
+		axes, err := evaluation.NewMapAxes(ctx, d.opts.Detector, d.explainBy.Features)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

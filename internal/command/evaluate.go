@@ -26,7 +26,7 @@ import (
 type evaluating struct {
 	*command
 	opts                   pipeline.EvaluateOptions
-	sets                   *SetFlags
+	sets                   *setFlags
 	heads                  *HeadFlags
 	file, methods, network string
 	leaderboard            string
@@ -47,7 +47,7 @@ func addEvaluate(c *command) {
 	c.section("input")
 	c.StringArrayVar(&e.heads.options.Features, "train", nil, "`FEATURES` to train on (repeat for several)")
 	c.StringVar(&e.opts.ID, "id", "", "`FEATURES` of in-distribution test images")
-	e.sets = AddSetFlags(c)
+	e.sets = addSetFlags(c)
 	c.StringVar(&e.file, "detector", "", "trained `DETECTOR` to use for its scores, instead of training")
 	c.means("detector", "Detector")
 	e.load = addPublicKeyFlag(c.FlagSet)
@@ -83,7 +83,7 @@ func addEvaluate(c *command) {
 
 // check reads and checks the flags.
 func (e *evaluating) check() (err error) {
-	if e.opts.OOD, err = e.sets.Sets(); err != nil {
+	if e.opts.OOD, err = e.sets.sets(); err != nil {
 		return err
 	}
 	e.assessAlone = e.file != "" && (len(e.opts.OOD) == 0 || len(e.heads.options.Features) == 0 && e.opts.Out == "")
@@ -156,7 +156,7 @@ func (e *evaluating) run(ctx context.Context, s Streams) error {
 		text, err = e.compare(ctx, s, &result)
 	}
 	if err == nil && e.opts.Detector != nil {
-		var a *assessment
+		var a *labelCheck
 		if a, err = assess(ctx, e.opts); err == nil {
 			result.assess(a)
 			text += a.String()
@@ -304,8 +304,8 @@ func resultsText(results []metrics.Measurement, rest string) string {
 }
 
 // assess says how often the detector is right on the test sets at its own threshold.
-func assess(ctx context.Context, opts pipeline.EvaluateOptions) (*assessment, error) {
-	a := newAssessment(opts.Detector.Classes)
+func assess(ctx context.Context, opts pipeline.EvaluateOptions) (*labelCheck, error) {
+	a := newLabelCheck(opts.Detector.Classes)
 	add := func(dir string, label func(set *features.Set, row int) string) (err error) {
 		table, err := features.OpenTable(ctx, nil, dir) // which names a row that is absurd
 		if err != nil {

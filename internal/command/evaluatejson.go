@@ -108,7 +108,7 @@ func (j *evaluationJSON) reliable(r evaluation.Reliability) {
 }
 
 // assess adds the verdicts of the detector.
-func (j *evaluationJSON) assess(a *assessment) {
+func (j *evaluationJSON) assess(a *labelCheck) {
 	for name, l := range a.labels {
 		j.Detector = append(j.Detector, labelJSON{name, slices.Contains(a.classes, name), l.images, l.right, l.flagged})
 	}

@@ -115,7 +115,7 @@ func (e *extracting) run(ctx context.Context, s Streams) error {
 	if err := e.checking.validate(e.Changed, pixels); err != nil {
 		return err
 	}
-	if images.Wanted(e.images...) {
+	if images.AreSources(true, e.images...) {
 		opts.Sources = e.images
 	} else if len(e.images) > 0 {
 		opts.Images = e.images[0]

@@ -206,7 +206,7 @@ func TestDocsNameCommandsAndValues(t *testing.T) {
 	listed := 0
 	for _, name := range order() {
 		if !strings.Contains(page, "| [`"+name+"`](#"+name+") |") && !strings.Contains(page, "| `"+name+"` |") {
-			t.Errorf("the table of commands lacks %s", name)
+			t.Errorf("the table of docs/commands.md lacks %[1]s: a line | [`%[1]s`](#%[1]s) | what it does |", name)
 		}
 		commands[name].make().VisitAll(func(f *pflag.Flag) {
 			value, ok := f.Value.(*choice)

@@ -6,12 +6,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-// SetFlags are the flags of commands that compare methods on sets of OOD images.
-type SetFlags struct{ near, far *[]string }
+// setFlags are the flags of commands that compare methods on sets of OOD images.
+type setFlags struct{ near, far *[]string }
 
-// AddSetFlags adds the flags.
-func AddSetFlags(c *command) *SetFlags {
-	s := &SetFlags{
+// addSetFlags adds the flags.
+func addSetFlags(c *command) *setFlags {
+	s := &setFlags{
 		near: c.StringArray("near", nil, "`NAME=FEATURES` of near-OOD images: unknown classes like the known ones (repeat)"),
 		far:  c.StringArray("far", nil, "`NAME=FEATURES` of far-OOD images: nothing like the known classes (repeat)"),
 	}
@@ -19,8 +19,8 @@ func AddSetFlags(c *command) *SetFlags {
 	return s
 }
 
-// Sets returns the sets that the flags name. Call it after Parse.
-func (s *SetFlags) Sets() ([]pipeline.OODSet, error) {
+// sets returns the sets that the flags name. Call it after Parse.
+func (s *setFlags) sets() ([]pipeline.OODSet, error) {
 	var all []pipeline.OODSet
 	for _, group := range []struct {
 		name string

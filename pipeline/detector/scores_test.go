@@ -33,7 +33,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 	}
 	for _, name := range append(posthoc.Names(), "ensemble") {
 		if len(all[name].Verdicts) == 0 {
-			t.Errorf("there is no detector that judges by %s", name)
+			t.Errorf("no detector in testdata/scores judges by %s: see generate.go there", name)
 		}
 	}
 	// Rows like those that the detectors were trained on, one far away and one of

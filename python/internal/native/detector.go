@@ -370,7 +370,7 @@ type detectArguments struct {
 // detect judges files, and all images in folders.
 func detect(c *call, o *opened, a detectArguments, _ []Buffer) (any, error) {
 	answers := []answer{}
-	if len(a.Paths) == 1 && !images.Judged(a.Paths[0].String()) { // what cannot be is told before a model is opened
+	if len(a.Paths) == 1 && !images.AreSources(false, a.Paths[0].String()) { // what cannot be is told before a model is opened
 		if _, err := os.Stat(a.Paths[0].String()); err != nil {
 			return nil, fmt.Errorf("nothing to look at: %w", err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
-// assessment compares verdicts with labels.
-type assessment struct {
+// labelCheck compares verdicts with labels.
+type labelCheck struct {
 	classes []string // that the detector knows
 	labels  map[string]*labelled
 }
@@ -26,13 +26,13 @@ type labelled struct {
 	scores                 []float64      // of all images
 }
 
-func newAssessment(classes []string) *assessment {
-	return &assessment{classes, map[string]*labelled{}}
+func newLabelCheck(classes []string) *labelCheck {
+	return &labelCheck{classes, map[string]*labelled{}}
 }
 
 // add counts a verdict on an image with a label, which is a class of the
 // detector or any other name.
-func (a *assessment) add(label string, v pipeline.Verdict) {
+func (a *labelCheck) add(label string, v pipeline.Verdict) {
 	l := a.labels[label]
 	if l == nil {
 		l = &labelled{named: map[string]int{}, accepted: map[string]int{}}
@@ -56,7 +56,7 @@ const mostRows = 20
 
 // String is the shares over all images, those of each label, and the
 // confusion matrix if it is small.
-func (a *assessment) String() string {
+func (a *labelCheck) String() string {
 	w := new(strings.Builder)
 	var known, unknown []string
 	var in, out labelled

@@ -15,7 +15,7 @@ import (
 
 // TestAssessment has the shares of a few verdicts that are easily counted.
 func TestAssessment(t *testing.T) {
-	a := newAssessment([]string{"cat", "dog"})
+	a := newLabelCheck([]string{"cat", "dog"})
 	for _, v := range []struct {
 		label, class string
 		ood          bool
@@ -50,7 +50,7 @@ func TestAssessmentOfManyClasses(t *testing.T) {
 	for i := range 30 {
 		classes = append(classes, fmt.Sprintf("class %02d", i))
 	}
-	a := newAssessment(classes)
+	a := newLabelCheck(classes)
 	for i, class := range classes {
 		named := class
 		if i == 25 {
