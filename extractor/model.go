@@ -53,6 +53,9 @@ type ModelOptions struct {
 	// Provider is the file of an execution provider that is a library of its own,
 	// a plug-in of onnxruntime; "" takes those of the onnxruntime library.
 	Provider string
+	// FastMath has products computed in bfloat16 where [HasFastMath], and else does nothing.
+	// It is part of the fingerprint.
+	FastMath bool
 	// IntraOpThreads is how many threads one run may use; 0 is 1, or more
 	// with fewer workers where a long extraction finds that faster.
 	IntraOpThreads int
@@ -523,6 +526,11 @@ func (m *Model) newSession() error {
 	if err := useDevice(options, m.options.Device, m.options.Provider); err != nil {
 		return err
 	}
+	if m.options.FastMath {
+		if err := options.AddSessionConfigEntry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1"); err != nil {
+			return err
+		}
+	}
 	names := make([]string, len(m.outputs))
 	for i, out := range m.outputs {
 		names[i] = out.Name
@@ -808,6 +816,9 @@ func (m *Model) LogitsDim() int {
 // Output is the name of the output that is the embedding.
 func (m *Model) Output() string { return m.outputs[0].Name }
 
+// FastMath says whether the model was opened with [ModelOptions.FastMath].
+func (m *Model) FastMath() bool { return m.options.FastMath }
+
 // Why says why that output was chosen.
 func (m *Model) Why() string { return m.why }
 
@@ -871,7 +882,7 @@ func (m *Model) Fingerprint() string { return m.fingerprint }
 func (m *Model) EmbeddingFingerprint() string { return m.plainprint }
 
 func (m *Model) takeFingerprint() (err error) {
-	m.plainprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.pool.skip, m.Spec, m.options.ApplyEXIF, m.options.Scale16, preprocess.Version}.fingerprint()
+	m.plainprint, err = recipe{m.SHA256, m.Output(), m.Pool(), m.pool.skip, m.Spec, m.options.ApplyEXIF, m.options.Scale16, m.options.FastMath, preprocess.Version}.fingerprint()
 	m.fingerprint = features.LayersFingerprint(m.plainprint, m.Layers())
 	return err
 }
@@ -885,6 +896,7 @@ type recipe struct {
 	Preprocess  *preprocess.Spec `json:"preprocess"`
 	EXIF        bool             `json:"exif"`
 	Scale16     bool             `json:"scale_16_bit,omitempty"`
+	FastMath    bool             `json:"fast_math,omitempty"`
 	Version     int              `json:"preprocess_version"`
 }
 

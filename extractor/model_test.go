@@ -208,7 +208,7 @@ func TestFingerprint(t *testing.T) {
 	if again := print(ModelOptions{Output: "features", Device: "cpu", IntraOpThreads: 2}); again != first {
 		t.Error("the fingerprint changes with what cannot change features")
 	}
-	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{Reading: preprocess.Reading{ApplyEXIF: true}})}
+	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{Reading: preprocess.Reading{ApplyEXIF: true}}), print(ModelOptions{FastMath: true})}
 	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(8, 6))
 	prints = append(prints, print(ModelOptions{}))
 	write(t, file, string(pixels(1)))
@@ -217,7 +217,7 @@ func TestFingerprint(t *testing.T) {
 		mean(1, "image", "last_hidden_state")))
 	prints = append(prints, print(ModelOptions{Pool: "cls"}), print(ModelOptions{Pool: "mean"}))
 	slices.Sort(prints)
-	if len(slices.Compact(prints)) != 7 {
+	if len(slices.Compact(prints)) != 8 {
 		t.Errorf("two of these agree: %q", prints)
 	}
 }

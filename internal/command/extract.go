@@ -57,7 +57,8 @@ func addExtract(c *command) {
 	Choice(c.FlagSet, &opts.Backbone.Pool, "pool", "", "cls|mean", "one vector of last_hidden_state (default: cls, or mean without class token)")
 	c.StringVar(&e.layers, "layers", extractor.NoLayers, "also values within the model, for the default score: `auto|NODE,…|none`; auto finds the ends of a few blocks")
 	c.means("layers", "Layers")
-	c.rare("layers")
+	c.BoolVar(&opts.Backbone.FastMath, "fast-math", false, "products in bfloat16, on arm64 processors that have it; features are others")
+	c.rare("layers", "fast-math")
 	c.section("model pixels: (x/255 − mean)/std")
 	c.StringVar(&e.size, "size", "", "resize to `N|WxH` (default: all images must have the same size)")
 	c.means("size", "Width")
@@ -198,7 +199,7 @@ func (e *extracting) tell(w io.Writer, result *pipeline.ExtractResult) {
 			fmt.Fprintf(w, "extract: part %s is written; %s is no feature set yet: %v\n", e.opts.Shard, e.opts.Out, result.Unfinished)
 		}
 		tellClasses(w, result)
-		for _, note := range extractionNotes(result, e.opts.Backbone.Reading) {
+		for _, note := range extractionNotes(result, e.opts.Backbone) {
 			fmt.Fprintln(w, "extract: "+note)
 		}
 	}
@@ -271,7 +272,7 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 }
 
 // extractionNotes are what a person should know of an extraction.
-func extractionNotes(result *pipeline.ExtractResult, reading preprocess.Reading) (notes []string) {
+func extractionNotes(result *pipeline.ExtractResult, backbone extractor.ModelOptions) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	const tiny = 5 // images of a class
 	var few []string
@@ -292,6 +293,9 @@ func extractionNotes(result *pipeline.ExtractResult, reading preprocess.Reading)
 	if len(result.Empty) > 0 {
 		note("warning: %s without images, not counted as classes: %s", count(len(result.Empty), "folder"), some(result.Empty, 10))
 	}
+	if backbone.FastMath && !extractor.HasFastMath() {
+		note("warning: --fast-math does nothing on this processor, which is no arm64 with bfloat16")
+	}
 	if result.Quantised {
 		note("warning: %s", quantisedText(extractor.Products()))
 	}
@@ -301,10 +305,10 @@ func extractionNotes(result *pipeline.ExtractResult, reading preprocess.Reading)
 	if result.Hidden > 0 {
 		note("%s passed over (hidden, or a system's)", count(result.Hidden, "folder"))
 	}
-	if n := result.Grey16; n > 0 && !reading.Scale16 {
+	if n := result.Grey16; n > 0 && !backbone.Scale16 {
 		note("warning: of %s, %s", count(result.New, "new image"), plural(n, "%d has 16-bit grey", "%d have 16-bit grey")+", which is clipped at 255 as Pillow does: most of it is white (--scale-16-bit scales it)")
 	}
-	if text := oddImages(result.Oriented, result.Enlarged, reading.ApplyEXIF); text != "" {
+	if text := oddImages(result.Oriented, result.Enlarged, backbone.ApplyEXIF); text != "" {
 		note("of %s, %s", count(result.New, "new image"), text)
 	}
 	return notes
@@ -355,7 +359,7 @@ func planText(p extractor.Plan) string {
 func checkModelFlags(changed func(string) bool, pixels bool) error {
 	names, kind := []string{"size", "channels", "mean", "std"}, "needs --model pixels"
 	if pixels {
-		names, kind = []string{"output", "pool", "layers", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
+		names, kind = []string{"output", "pool", "layers", "fast-math", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
 	}
 	for _, name := range names {
 		if changed(name) {

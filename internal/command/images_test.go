@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mlrbfn/mlrbfn/extractor"
 )
 
 // sideways returns a JPEG whose EXIF orientation is 6, of 24×16 pixels.
@@ -120,4 +122,30 @@ func TestErrorsOfImages(t *testing.T) {
 			t.Errorf("%q", text)
 		}
 	}
+}
+
+// TestFastMath: a set, its fingerprint and the detectors that come of it say so, and judge
+// by a model that is opened likewise.
+func TestFastMath(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	features, trained := filepath.Join(dir, "features"), filepath.Join(dir, "detector.safetensors")
+	_, stderr := call(t, 0, "extract", "--model", w.model, "--images", w.images, "--out", features, "--fast-math")
+	if warned := strings.Contains(stderr, "--fast-math does nothing on this processor"); warned == extractor.HasFastMath() {
+		t.Errorf("extract says %q", stderr)
+	}
+	call(t, 0, shortTraining("--features", features, "--out", trained, "--epochs", "2", "--layers", "2", "--calibration", "0.3")...)
+	call(t, 0, "detect", "--detector", trained, "--model", w.model, filepath.Join(w.images, "disc"))
+	meta := func(dir string) map[string]any {
+		data, err := os.ReadFile(filepath.Join(dir, "features.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lines(t, strings.ReplaceAll(string(data), "\n", ""))[0]
+	}
+	if fast, plain := meta(features), meta(w.features); fast["fingerprint"] == plain["fingerprint"] || fast["preprocess"].(map[string]any)["fast_math"] != true {
+		t.Errorf("features.json: %v", fast)
+	}
+	fails(t, "another model or preprocessing", "extract", "--model", w.model, "--images", w.images, "--out", features)
+	refused(t, "--fast-math", "extract", "--model", "pixels", "--images", w.images, "--out", filepath.Join(dir, "pixels"), "--fast-math")
 }

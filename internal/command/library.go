@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
-	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -171,8 +170,8 @@ var underscored = sync.OnceValue(func() *strings.Replacer {
 func NoThreshold() string { return inLibrary(noThreshold + "; train with --calibration cross:10") }
 
 // ExtractionNotes are what the command extract tells a person of what came of it.
-func ExtractionNotes(r *pipeline.ExtractResult, reading preprocess.Reading) []string {
-	notes := extractionNotes(r, reading)
+func ExtractionNotes(r *pipeline.ExtractResult, backbone extractor.ModelOptions) []string {
+	notes := extractionNotes(r, backbone)
 	for i, note := range notes {
 		notes[i] = inLibrary(strings.TrimPrefix(note, "warning: "))
 	}

@@ -53,7 +53,9 @@ func PixelsSource(model *extractor.Pixels, spec *preprocess.Spec, reading prepro
 
 // ModelSource says how a model, in a folder, makes features.
 func ModelSource(model *extractor.Model, folder string, reading preprocess.Reading) (Source, error) {
-	preprocess, err := json.Marshal(treatmentOf(model.Spec, reading))
+	treatment := treatmentOf(model.Spec, reading)
+	treatment.FastMath = model.FastMath()
+	preprocess, err := json.Marshal(treatment)
 	return Source{
 		Fingerprint: model.EmbeddingFingerprint(), Model: folder, SHA256: model.SHA256,
 		Output: model.Output(), Pool: model.Pool(), Preprocess: preprocess,
@@ -103,9 +105,11 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 			return nil, fmt.Errorf("the detector's backbone: %w", err)
 		}
 	}
-	if opts.Reading, err = d.Source.Reading(); err != nil {
+	treatment, err := d.Source.files()
+	if err != nil {
 		return nil, err
 	}
+	opts.Reading, opts.FastMath = treatment.reading(), treatment.FastMath
 	// Output and pool are as training had them; a set made elsewhere names
 	// neither, and the model's defaults hold.
 	opts.Output, opts.Pool, opts.Layers = d.Source.Output, d.Source.Pool, nil
@@ -187,13 +191,17 @@ func (d *Detector) openPixels(dir string) (Backbone, error) {
 
 // Reading says how files are read.
 func (s Source) Reading() (preprocess.Reading, error) {
-	var treatment fileTreatment
+	treatment, err := s.files()
+	return treatment.reading(), err
+}
+
+func (s Source) files() (treatment fileTreatment, err error) {
 	if s.Preprocess != nil {
 		if err := json.Unmarshal(s.Preprocess, &treatment); err != nil {
-			return preprocess.Reading{}, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
+			return fileTreatment{}, fmt.Errorf("%w: its preprocessing: %w", ErrDetector, err)
 		}
 	}
-	return treatment.reading(), nil
+	return treatment, nil
 }
 
 // Spec returns how an image is prepared for the model.
@@ -219,14 +227,15 @@ type imageTreatment struct {
 	fileTreatment
 }
 
-// fileTreatment is how files say preprocess.Reading.
+// fileTreatment is how files say preprocess.Reading, and how the model computes.
 type fileTreatment struct {
-	EXIF    string `json:"exif"` // "ignore" or "apply"
-	Scale16 bool   `json:"scale_16_bit,omitempty"`
+	EXIF     string `json:"exif"` // "ignore" or "apply"
+	Scale16  bool   `json:"scale_16_bit,omitempty"`
+	FastMath bool   `json:"fast_math,omitempty"`
 }
 
 func treatmentOf(spec *preprocess.Spec, reading preprocess.Reading) imageTreatment {
-	files := fileTreatment{"ignore", reading.Scale16}
+	files := fileTreatment{EXIF: "ignore", Scale16: reading.Scale16}
 	if reading.ApplyEXIF {
 		files.EXIF = "apply"
 	}

@@ -40,6 +40,9 @@ class ExtractOptions(TypedDict, total=False):
         also values within the model, for the default score: auto|NODE,…|none; auto finds the
         ends of a few blocks
 
+    fast_math : bool, default False
+        products in bfloat16, on arm64 processors that have it; features are others
+
     size : int | str, default None
         resize to N|WxH (default: all images must have the same size)
 
@@ -105,6 +108,7 @@ class ExtractOptions(TypedDict, total=False):
     output: str | None
     pool: Literal["cls", "mean"] | None
     layers: str | None
+    fast_math: bool | None
     size: int | str | None
     channels: Literal["grey", "rgb"] | None
     mean: float | Sequence[float] | None
@@ -777,6 +781,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "output": None,
         "pool": None,
         "layers": "none",
+        "fast_math": False,
         "size": None,
         "channels": None,
         "mean": 0,

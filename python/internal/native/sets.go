@@ -80,7 +80,7 @@ func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOpt
 	if err != nil {
 		return nil, err
 	}
-	for _, note := range command.ExtractionNotes(r, opts.Backbone.Reading) {
+	for _, note := range command.ExtractionNotes(r, opts.Backbone) {
 		c.warn(note)
 	}
 	lost := []failed{}
