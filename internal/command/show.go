@@ -206,7 +206,7 @@ func quantisedFrom(s detector.Source) string {
 	if err != nil || json.Unmarshal(data, &made) != nil || made.SHA256 != s.SHA256 {
 		return ""
 	}
-	text := fmt.Sprintf("an 8-bit copy of %s (%s, weights of %d bits)", made.Model, made.Method, made.Bits)
+	text := fmt.Sprintf("a copy of %s (%s, weights of %d bits)", made.Model, made.Method, made.Bits)
 	if made.Loss != nil {
 		text += fmt.Sprintf("; on %s class hold-out lost %.1f points of AUROC by it", count(made.Images, "image"), *made.Loss)
 	}

@@ -1,4 +1,4 @@
-"""8-bit copies of models: made by onnxruntime's quantiser, and proven on one's own images.
+"""Copies of models of fewer bits: made by onnxruntime's quantiser, and proven on one's own images.
 scripts/quantise is its command line.
 """
 
@@ -26,6 +26,7 @@ from ._program import Report
 
 StrPath = str | os.PathLike[str]
 
+FIRST = "static, first convolutions in float32"
 LEAST = 60  # images that are neither calibration images nor unreadable
 MOST = 1000  # calibration images, whose prepared pixels lie in memory when weights are chosen
 TIMED = 200  # images of a turn
@@ -42,19 +43,19 @@ class Quantised(Report):
         lines = [
             f"{self['method']}, weights of {self['weight_bits']} bits, {self['calibration_images']} calibration images; proven on {self['images']} others",
             "",
-            f"{'':44}{'float':>9}{'8-bit':>9}{'ratio':>8}",
+            f"{'':44}{'model':>9}{'copy':>9}{'ratio':>8}",
         ]
-        for name, workers in (("one worker", "one"), ("all cores", "all")):
+        for name, turn in (("one worker", "one"), ("all cores", "all"), ("detect", "detect")):
             for unit, key in (("images a second of processor time", "cpu"), ("images a second", "wall")):
-                before, after = self["speed"][workers][key]
+                before, after = self["speed"][turn][key]
                 lines.append(f"{unit + ', ' + name:44}{before:9.1f}{after:9.1f}{after / before:8.2f}")
         lines += [
             f"{'AUROC of classes that are held out':44}{of('holdout_float'):>9}{of('holdout_8bit'):>9}",
             f"{'false alarms':44}{of('false_alarms_float'):>9}{of('false_alarms_8bit'):>9}",
             "",
-            f"cosine of features: {of('cosine_median')} in the median, {of('cosine_5pct')} at 5%",
+            f"cosine of features: {of('cosine_median')} in the median, {of('cosine_5pct')} at 5%; bytes of the graph: {self['bytes'][1] / self['bytes'][0]:.2f}",
             f"the same class: {of('same_class')}; the same verdict: {of('same_verdict')}",
-            f"false alarms of the float detector on 8-bit features: {of('false_alarms_mixed')}; never mix them",
+            f"false alarms of the model's detector on the copy's features: {of('false_alarms_mixed')}; never mix them",
             "",
             self["recommendation"],
         ]
@@ -81,7 +82,12 @@ def quantise(
     VNNI, so that a convolutional model gives the same features on all. calibration images, drawn
     with seed and prepared by the model's own preprocessing, give the activations' ranges. Of models that are mostly matrices, such as ViTs, the
     activations' ranges may also be taken from each image (dynamic); the copy with the more
-    similar features is kept.
+    similar features is kept. Where a convolutional model loses too much, its first
+    three convolutions stay in float32; then its features depend on the processor.
+
+    With weight_bits of 16 only weights change, to float16: they are half as large on the disk,
+    and onnxruntime widens them when it opens the copy, which computes in float32, also where
+    the model is an export in float16.
 
     All other images prove it: features of both models, speed by turns (rounds of them), and
     detectors trained on either, which are judged on a fifth of the images. The loss is how
@@ -95,11 +101,11 @@ def quantise(
         raise OptionError(f"{out} exists already")
     if not 1 <= calibration <= MOST:
         raise OptionError(f"calibration must be a number of images from 1 to {MOST}")
-    if weight_bits not in (7, 8):
-        raise OptionError("weight_bits must be 7 or 8")
+    if weight_bits not in (7, 8, 16):
+        raise OptionError("weight_bits must be 7, 8 or 16")
     folder, graph = _graph(model)
     _quantiser()
-    methods = _methods(graph)
+    tries = _methods(graph, weight_bits)
     say = say or (lambda text: None)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=out.name + ".", suffix=".partial", dir=out.parent) as name, warnings.catch_warnings():
@@ -114,35 +120,46 @@ def quantise(
         paths = [os.path.join(before.root, p) for p in before.paths]
         if len(before.classes) < 2:
             raise OptionError("the images have no classes: put those of each class into a folder of its own")
-        say("calibration images, prepared")
-        pixels = _prepared(folder, graph, [paths[i] for i in chosen], room)
-        made: list[tuple[float, str, Path, Features]] = []
-        for method in methods:
-            say(f"8-bit model, {method}")
-            copy = room / method
-            _copied(folder, copy)
-            _written(graph, copy / "model.onnx", method, len(methods) > 1, weight_bits, pixels)
-            say(f"features of the 8-bit model, {method}")
-            after = extract(images, model=copy, out=room / f"features-{method}", progress=False)
-            if list(after.paths) != list(before.paths):
-                raise OptionError("the images changed meanwhile")
-            made.append((float(np.median(_cosines(before.x, after.x))), method, copy, after))
-        _, method, copy, after = max(made, key=lambda m: m[0])
-        report = Quantised(model=str(Path(model).name), model_fingerprint=before.fingerprint, method=method, weight_bits=weight_bits, calibration_images=len(chosen), images=len(others), seed=seed)
-        say("speed, by turns")
-        report["speed"] = _speed([model, copy], [paths[i] for i in others[:TIMED]], rounds)
-        say("detectors of both, and classes held out")
-        report.update(_compared(before, after, others, seed))
-        loss = None if report["holdout_float"] is None else 100 * (report["holdout_float"] - report["holdout_8bit"])
-        report["loss"], report["max_loss"] = loss, max_loss
-        report["recommended"] = loss is not None and loss <= max_loss
+        pixels = None
+        if "static" in tries[0]:
+            say("calibration images, prepared")
+            pixels = _prepared(folder, graph, [paths[i] for i in chosen], room)
+        proven: list[tuple[Quantised, Path]] = []
+        for methods in tries:
+            made: list[tuple[float, str, Path, Features]] = []
+            for method in methods:
+                say(f"copy, {method}")
+                copy = room / method
+                _copied(folder, copy)
+                _written(graph, copy / "model.onnx", method, len(methods) > 1, weight_bits, pixels)
+                say(f"features of the copy, {method}")
+                after = extract(images, model=copy, out=room / f"features-{method}", progress=False)
+                if list(after.paths) != list(before.paths):
+                    raise OptionError("the images changed meanwhile")
+                made.append((float(np.median(_cosines(before.x, after.x))), method, copy, after))
+            _, method, copy, after = max(made, key=lambda m: m[0])
+            report = Quantised(model=str(Path(model).name), model_fingerprint=before.fingerprint, method=method, weight_bits=weight_bits, calibration_images=len(chosen), images=len(others), seed=seed)
+            say("detectors of both, and classes held out")
+            found, detectors = _compared(before, after, others, seed)
+            report.update(found)
+            say("speed, by turns")
+            report["speed"] = _speed([model, copy], detectors, [paths[i] for i in others[:TIMED]], rounds)
+            loss = None if report["holdout_float"] is None else 100 * (report["holdout_float"] - report["holdout_8bit"])
+            report["loss"], report["max_loss"] = loss, max_loss
+            report["recommended"] = loss is not None and loss <= max_loss
+            proven.append((report, copy))
+            if loss is None or loss <= max_loss:
+                break
+        report, copy = min(proven, key=lambda made: made[0]["loss"] or 0)
+        loss = report["loss"]
         if loss is None:
             report["recommendation"] = "Not proven: class hold-out needs more classes or images."
         elif report["recommended"]:
             report["recommendation"] = f"Use it: class hold-out loses {loss:.1f} points of AUROC, of {max_loss:g} that are allowed. Extract and train anew with it."
         else:
-            more = "more calibration images may lose less" if weight_bits == 8 else "weights of 8 bits may lose less, where the processor has VNNI"
-            report["recommendation"] = f"Do not use it: class hold-out loses {loss:.1f} points of AUROC, and {max_loss:g} are allowed; {more}."
+            more = {7: "; weights of 8 bits may lose less, where the processor has VNNI", 8: "; more calibration images may lose less", 16: ""}[weight_bits]
+            report["recommendation"] = f"Do not use it: class hold-out loses {loss:.1f} points of AUROC, and {max_loss:g} are allowed{more}."
+        report["bytes"] = [sum(f.stat().st_size for f in at.glob(name + "*")) for at, name in ((graph.parent, graph.name), (copy, "model.onnx"))]
         report["sha256"] = hashlib.sha256((copy / "model.onnx").read_bytes()).hexdigest()
         (copy / "quantised.json").write_text(json.dumps(report, indent=1) + "\n")
         os.replace(copy, out)
@@ -215,25 +232,31 @@ def _prepared(folder: Path, graph: Path, paths: list[str], room: Path) -> tuple[
     return name, np.asarray(x).reshape(-1, *sizes).astype(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def _methods(graph: Path) -> list[str]:
-    """Returns the methods to try: convolutions bear activations of 8 bits with fixed ranges,
-    and in models that are mostly matrices often only ranges of each image do."""
+def _methods(graph: Path, weight_bits: int) -> list[list[str]]:
+    """Returns the methods to try, the next ones where those before lose too much:
+    convolutions bear activations of 8 bits with fixed ranges, but the first ones, whose channels
+    have very different ranges, less so; in models that are mostly matrices often only ranges
+    of each image do."""
     import onnx
 
+    if weight_bits == 16:
+        return [["float16"]]
     model = onnx.load(str(graph), load_external_data=False)
     constant = {i.name for i in model.graph.initializer}
     ops = [n.op_type for n in model.graph.node if n.op_type == "Conv" or n.op_type in ("MatMul", "Gemm") and len(constant.intersection(n.input)) > 0]
     if not ops:
         raise OptionError(f"{graph} has no convolutions and no products with constant matrices to quantise")
-    return ["static"] if 2 * ops.count("Conv") > len(ops) else ["static", "dynamic"]
+    if 2 * ops.count("Conv") <= len(ops):
+        return [["static", "dynamic"]]
+    return [["static"], [FIRST]] if ops.count("Conv") > 3 else [["static"]]
 
 
-def _written(graph: Path, to: Path, method: str, matrices: bool, weight_bits: int, pixels: tuple[str, np.ndarray]) -> None:
-    """Writes the 8-bit graph; matrices: of a model that is mostly matrices."""
+def _written(graph: Path, to: Path, method: str, matrices: bool, weight_bits: int, pixels: tuple[str, np.ndarray] | None) -> None:
+    """Writes the graph of a copy; matrices: of a model that is mostly matrices."""
     import onnx
 
     quantization, prepare = _quantiser()
-    name, x = pixels
+    name, x = pixels or ("", np.empty(0))
     simple = to.with_name("simple.onnx")
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
@@ -246,14 +269,22 @@ def _written(graph: Path, to: Path, method: str, matrices: bool, weight_bits: in
 
     kind = {"weight_type": quantization.QuantType.QInt8, "per_channel": True, "reduce_range": weight_bits == 7}
     try:
+        if method == "float16":
+            return _halved(graph, to)
         prepare(str(graph), str(simple))
         if method == "dynamic":
             quantization.quantize_dynamic(str(simple), str(to), **kind)
         else:
             few = {} if not matrices else {"op_types_to_quantize": ["MatMul", "Gemm", "Conv"], "extra_options": {"MatMulConstBOnly": True}}
+            if method == FIRST:
+                named = onnx.load(str(simple))
+                for i, node in enumerate(named.graph.node):
+                    node.name = f"{i} {node.name}"
+                onnx.save(named, str(simple))
+                few = {"nodes_to_exclude": [n.name for n in named.graph.node if n.op_type == "Conv"][:3]}
             quantization.quantize_static(str(simple), str(to), Reader(), activation_type=quantization.QuantType.QUInt8, **kind, **few)
         simple.unlink()
-        if weight_bits == 7 and not matrices:  # the extractor reads it; matrices leave much in float32
+        if weight_bits == 7 and method == "static" and not matrices:  # the extractor reads it; matrices leave much in float32
             made = onnx.load(str(to))
             onnx.helper.set_model_props(made, {"mlrbfn.quantise": "no product of 8 bits saturates"})
             onnx.save(made, str(to))
@@ -261,22 +292,64 @@ def _written(graph: Path, to: Path, method: str, matrices: bool, weight_bits: in
         raise OptionError(f"onnxruntime's quantiser cannot quantise {graph}: {error}") from error
 
 
+def _halved(graph: Path, to: Path) -> None:
+    """Writes a graph that computes in float32 and whose matrices and kernels are float16, each
+    with a Cast, which onnxruntime computes when it opens the graph. Smaller constants, some of
+    which float16 would round to 0, stay as they are."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.load(str(graph))
+    g, casts = model.graph, []
+    for value in (*g.input, *g.output, *g.value_info):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for node in g.node:
+        for a in node.attribute:
+            if a.type in (a.GRAPH, a.GRAPHS):
+                raise ValueError(f"node {node.name} has a graph of its own")
+            if node.op_type == "Cast" and a.name == "to" and a.i == TensorProto.FLOAT16:
+                a.i = TensorProto.FLOAT
+            if a.type == a.TENSOR and a.t.data_type == TensorProto.FLOAT16:
+                a.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(a.t).astype(np.float32), a.t.name))
+    for i in g.initializer:
+        if i.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+            continue
+        name, value = i.name, numpy_helper.to_array(i)
+        if value.ndim < 2 or value.size < 64 or np.abs(value).max() > np.finfo(np.float16).max:
+            i.CopyFrom(numpy_helper.from_array(value.astype(np.float32), name))
+            continue
+        i.CopyFrom(numpy_helper.from_array(value.astype(np.float16), name + "/float16"))
+        casts.append(helper.make_node("Cast", [i.name], [name], to=TensorProto.FLOAT))
+    halved, nodes = {c.output[0] for c in casts}, list(g.node)
+    for field, values in (("node", [*casts, *nodes]), ("input", [v for v in g.input if v.name not in halved])):
+        g.ClearField(field)
+        getattr(g, field).extend(values)
+    onnx.save(model, str(to))
+
+
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.shape != b.shape:
-        raise OptionError(f"the 8-bit model has {b.shape[1]} features and the model {a.shape[1]}")
+        raise OptionError(f"the copy has {b.shape[1]} features and the model {a.shape[1]}")
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return np.einsum("ij,ij->i", a, b) / np.where(lengths > 0, lengths, 1)
 
 
-def _speed(models: list[StrPath], paths: list[str], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Returns images a second of both models from files, the medians of turns."""
+def _speed(models: list[StrPath], detectors: list[Any], paths: list[str], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Returns images a second of both models from files, the medians of turns: of features with
+    one worker and with all cores, and of verdicts with one worker."""
     speed: dict[str, dict[str, list[float]]] = {}
-    for name, options in (("one", {"workers": 1, "threads": 1}), ("all", {})):
+    one: dict[str, Any] = {"workers": 1, "threads": 1, "progress": False}
+    for name, run in (
+        ("one", lambda i: embed(paths, model=models[i], **one)),
+        ("all", lambda i: embed(paths, model=models[i], progress=False)),
+        ("detect", lambda i: detectors[i].detect(paths, model=models[i], **one)),
+    ):
         took: list[list[tuple[float, float]]] = [[], []]
         for turn in range(rounds + 1):
-            for i, model in enumerate(models):
+            for i in (0, 1):
                 at, used = time.perf_counter(), time.process_time()
-                embed(paths, model=model, progress=False, **options)  # type: ignore[arg-type]
+                run(i)
                 if turn:  # the first opens the session
                     took[i].append((time.process_time() - used, time.perf_counter() - at))
         median = np.median(took, axis=1)
@@ -284,16 +357,17 @@ def _speed(models: list[StrPath], paths: list[str], rounds: int) -> dict[str, di
     return speed
 
 
-def _compared(before: Features, after: Features, rows: np.ndarray, seed: int) -> dict[str, Any]:
-    """Returns how alike the features are, and detectors trained on either."""
+def _compared(before: Features, after: Features, rows: np.ndarray, seed: int) -> tuple[dict[str, Any], list[Any]]:
+    """Returns how alike the features are, and detectors trained on either, with what they say."""
     cosines = _cosines(before.x[rows], after.x[rows])
     found: dict[str, Any] = {"cosine_median": float(np.median(cosines)), "cosine_5pct": float(np.quantile(cosines, 0.05))}
     labelled = rows[before.labels[rows] >= 0]
     held, fitted = labelled[::5], np.setdiff1d(labelled, labelled[::5])
     y = np.asarray(before.classes, dtype=object)[before.labels[fitted]]
-    verdicts = []
+    verdicts, detectors = [], []
     for name, features in (("float", before), ("8bit", after)):
         detector = train(features.x[fitted], y, model=features, progress=False, seeds=[seed])
+        detectors.append(detector)
         if name == "float":
             mixed = detector.judge(after.x[held])
         verdicts.append(detector.judge(features.x[held]))
@@ -303,17 +377,17 @@ def _compared(before: Features, after: Features, rows: np.ndarray, seed: int) ->
     found["false_alarms_mixed"] = float(mixed.ood.mean())
     found["same_class"] = float((verdicts[0]["class"] == verdicts[1]["class"]).mean())
     found["same_verdict"] = float((verdicts[0].ood == verdicts[1].ood).mean())
-    return found
+    return found, detectors
 
 
 def main() -> int:
     """Quantises as the command line says: 1 where the copy is not recommended."""
-    parser = argparse.ArgumentParser(prog="quantise", description="Makes an 8-bit copy OUT of the model folder MODEL and proves it on IMAGES/class/…/image.")
+    parser = argparse.ArgumentParser(prog="quantise", description="Makes a copy OUT of fewer bits of the model folder MODEL and proves it on IMAGES/class/…/image.")
     parser.add_argument("model")
     parser.add_argument("images")
     parser.add_argument("out")
     parser.add_argument("--calibration", type=int, default=100, metavar="N", help="images that give the ranges of activations (default: %(default)s)")
-    parser.add_argument("--weight-bits", type=int, default=7, choices=[7, 8], help="bits of weights; 8 need a processor with VNNI (default: %(default)s)")
+    parser.add_argument("--weight-bits", type=int, default=7, choices=[7, 8, 16], help="bits of weights; 8 need a processor with VNNI; 16 (float16) are half as large on the disk as float32, and as fast (default: %(default)s)")
     parser.add_argument("--max-loss", type=float, default=1.0, metavar="POINTS", help="AUROC that class hold-out may lose (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     options = vars(parser.parse_args())
