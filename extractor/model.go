@@ -754,7 +754,7 @@ const sevenBits = "no product of 8 bits saturates"
 
 // Quantised tells whether the graph computes in 8 bits somewhere, so that its
 // features depend on the processor; see [Products]. Those of weights of 7 bits
-// that scripts/quantise made do not.
+// that scripts/quantise made do not on x86-64.
 func (m *Model) Quantised() bool { return m.quantised() }
 
 func (m *Model) looksQuantised() bool {
