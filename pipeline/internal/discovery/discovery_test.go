@@ -146,46 +146,25 @@ func TestPromise(t *testing.T) {
 	}
 }
 
-// TestFrozen: a score that is not learned gives Benjamini and Hochberg's list, with
-// Storey's estimate.
+// TestFrozen: a score that is not learned gives plain p-values, those of the single score.
+// TestWitness says what becomes of them.
 func TestFrozen(t *testing.T) {
 	w := world{rand.New(rand.NewPCG(1, 2))}
 	in := w.input(200, 70, 30, 0)
 	in.Validation.N, in.Validation.Scores = LeastValidation-1, nil
 	learned, err := Learn(t.Context(), in)
-	if err != nil || learned.Weight != 0 || !slices.Equal(learned.Folder, in.Folder.Scores) {
+	if err != nil || learned.Weight != 0 || !slices.Equal(learned.Folder, in.Folder.Scores) || !slices.Equal(learned.Ranked, in.Folder.Scores) {
 		t.Fatalf("weight %g, %v", learned.Weight, err)
 	}
-	ranks := PValues(learned.Calibration, learned.Folder)
-	var p []float64
-	above := 0
-	for i, s := range learned.Folder {
+	for i, rank := range PValues(learned.Calibration, learned.Folder) {
 		below := 1
 		for _, c := range learned.Calibration {
-			if c <= s {
+			if c <= learned.Folder[i] {
 				below++
 			}
 		}
-		if below != ranks[i] {
-			t.Fatalf("rank %d, want %d", ranks[i], below)
-		}
-		p = append(p, float64(below)/201)
-		if below >= 101 {
-			above++
-		}
-	}
-	share := float64(1+above) / (100 * (1 - 101./201))
-	for _, alpha := range []float64{.05, .1, .2, .5} {
-		limit := -1.0
-		for k, v := range slices.Sorted(slices.Values(p)) {
-			if v*100*share <= alpha*float64(k+1) {
-				limit = v
-			}
-		}
-		for i, q := range QValues(ranks, 200) {
-			if got, want := q <= alpha, p[i] <= limit; got != want {
-				t.Errorf("%g: row %d is found: %t, want %t", alpha, i, got, want)
-			}
+		if below != rank {
+			t.Fatalf("rank %d, want %d", rank, below)
 		}
 	}
 }

@@ -147,9 +147,9 @@ type pooled struct {
 
 type pool struct {
 	Input
-	rows   []pooled  // in an order that the rows themselves give
-	ranked []float64 // the learned values of the validation rows to rank by
-	scale  float64   // deviation of the validation scores
+	rows  []pooled // in an order that the rows themselves give
+	known []pooled // the validation rows, with what they are ranked by
+	scale float64  // deviation of the validation scores
 }
 
 // newPool orders the pool by what the rows are, so that no result depends on how they
@@ -356,7 +356,7 @@ func (p *pool) learn(ctx context.Context) ([][]float64, error) {
 		return nil, err
 	}
 	validation := make([][]float64, folds)
-	p.ranked = make([]float64, p.Validation.N)
+	p.known = make([]pooled, p.Validation.N)
 	mean, scale := make([]float64, folds), make([]float64, folds)
 	for k := range fits {
 		validation[k] = make([]float64, p.Validation.N)
@@ -364,7 +364,7 @@ func (p *pool) learn(ctx context.Context) ([][]float64, error) {
 			validation[k][i] = fits[k].pooled.of(p.Validation.Row(i))
 		}
 		for i := k; i < p.Validation.N; i += folds {
-			p.ranked[i] = fits[k].ranked.of(p.Validation.Row(i))
+			p.known[i] = pooled{score: p.Validation.Scores[i], ranked: fits[k].ranked.of(p.Validation.Row(i))}
 		}
 		mean[k], scale[k] = centre(validation[k])
 		for i := range validation[k] {
@@ -473,50 +473,38 @@ func decreasing(counts []float64) (sum float64) {
 // the known rows and is standardised by validation and calibration rows. The weight w goes by
 // the excess of the folder beyond these: of l, of the scores, and of both together.
 func (p *pool) rank(learned *Learned) {
-	var known, folder sample
-	for i, l := range p.ranked {
-		known.add(l, p.Validation.Scores[i]/p.scale)
-	}
+	known, folder := p.known, make([]pooled, 0, p.Folder.N)
 	for _, r := range p.rows {
 		if r.folder {
-			folder.add(r.ranked, r.score/p.scale)
+			folder = append(folder, r)
 		} else {
-			known.add(r.ranked, r.score/p.scale)
+			known = append(known, r)
 		}
 	}
-	mean, scale := centre(known.l)
-	of := func(value func(l, score float64) float64) (most, evidence float64) {
-		return excess(known.each(value), folder.each(value))
+	values := func(rows []pooled, of func(r pooled) float64) (sorted []float64) {
+		for _, r := range rows {
+			sorted = append(sorted, of(r))
+		}
+		slices.Sort(sorted)
+		return sorted
 	}
-	e, alone := of(func(l, _ float64) float64 { return l })
-	single, _ := of(func(_, score float64) float64 { return -score })
-	_, joint := of(func(l, score float64) float64 { return (l-mean)/scale - score })
+	beyond := func(of func(r pooled) float64) (most, evidence float64) {
+		return excess(values(known, of), values(folder, of))
+	}
+	l := func(r pooled) float64 { return r.ranked }
+	mean, scale := centre(values(known, l))
+	e, alone := beyond(l)
+	single, _ := beyond(func(r pooled) float64 { return -r.score })
+	_, joint := beyond(func(r pooled) float64 { return (r.ranked-mean)/scale - r.score/p.scale })
 	weight := min(mostRank, rankSlope*e)
 	if single > 0 {
 		weight = min(weight, rankShare*e/single)
 	}
 	learned.RankWeight = max(weight, min(mostWeak, weakSlope*((alone+joint)/2-weakErrors)))
-	learned.Ranked = slices.Clone(p.Folder.Scores)
-	for _, r := range p.rows {
-		if r.folder {
-			learned.Ranked[r.at] -= learned.RankWeight * p.scale * (r.ranked - mean) / scale
-		}
+	learned.Ranked = make([]float64, p.Folder.N)
+	for _, r := range folder {
+		learned.Ranked[r.at] = r.score - learned.RankWeight*p.scale*(r.ranked-mean)/scale
 	}
-}
-
-// sample is a learned value and a score, in deviations, of each of some rows.
-type sample struct{ l, scores []float64 }
-
-func (s *sample) add(l, score float64) { s.l, s.scores = append(s.l, l), append(s.scores, score) }
-
-// each returns a value of each row, sorted.
-func (s *sample) each(value func(l, score float64) float64) []float64 {
-	values := make([]float64, len(s.l))
-	for i, l := range s.l {
-		values[i] = value(l, s.scores[i])
-	}
-	slices.Sort(values)
-	return values
 }
 
 // excess returns how much more of the folder than of the known rows lies high: the largest,
