@@ -78,9 +78,10 @@ const (
 	// superclasses of CIFAR-100, with EfficientNet-Lite0 and of these ten also with ViT-Tiny.
 	rankSlope, rankErrors, mostRank, rankShare = 12, 2, 3, 1.5
 	// Where that is less, it is weakSlope times the standard errors by which the folder exceeds
-	// more than weakErrors, mostWeak at most, in the mean of l and of the sum: chosen likewise,
-	// it gains 1 to 2 points where 5 or 10% are new.
-	weakSlope, weakErrors, mostWeak = .3, 1.5, 1
+	// more than weakErrors, in the mean of l and of the sum, and at most weakShare times those of
+	// l over those of the single score: chosen likewise, and also against many classes at once.
+	// It gains 1 to 2 points where 5 or 10% are new.
+	weakSlope, weakErrors, weakShare = .3, 1.5, .5
 )
 
 // weights are those that are compared.
@@ -494,13 +495,13 @@ func (p *pool) rank(learned *Learned) {
 	l := func(r pooled) float64 { return r.ranked }
 	mean, scale := centre(values(known, l))
 	e, alone := beyond(l)
-	single, _ := beyond(func(r pooled) float64 { return -r.score })
+	single, apart := beyond(func(r pooled) float64 { return -r.score })
 	_, joint := beyond(func(r pooled) float64 { return (r.ranked-mean)/scale - r.score/p.scale })
 	weight := min(mostRank, rankSlope*e)
 	if single > 0 {
 		weight = min(weight, rankShare*e/single)
 	}
-	learned.RankWeight = max(weight, min(mostWeak, weakSlope*((alone+joint)/2-weakErrors)))
+	learned.RankWeight = max(weight, min(weakShare*alone/max(1, apart), weakSlope*((alone+joint)/2-weakErrors)))
 	learned.Ranked = make([]float64, p.Folder.N)
 	for _, r := range folder {
 		learned.Ranked[r.at] = r.score - learned.RankWeight*p.scale*(r.ranked-mean)/scale
