@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -231,45 +230,19 @@ func TestDiscoverGroups(t *testing.T) {
 	}
 }
 
-// TestDiscoverLayers: groups are of images whose embeddings are alike, whatever their layers.
+// TestDiscoverLayers: groups are of images whose embeddings are alike, whatever their layers,
+// which are longer here and of any direction.
 func TestDiscoverLayers(t *testing.T) {
-	layers := []features.Layer{{Name: "block", D: 12}}
-	create := func(seed uint64, label *string, n int, centres ...[2]float64) string {
-		dir, random := filepath.Join(t.TempDir(), "set"), rand.New(rand.NewPCG(seed, 8))
-		w, err := features.Create(t.Context(), dir, features.Header{D: 2, Embedding: "f", Layers: layers, Fingerprint: features.LayersFingerprint("f", layers)}, features.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		contents := features.Contents{Units: []features.Unit{{}}}
-		if label != nil {
-			contents.Classes = []string{*label}
-		}
-		for i := range n {
-			c := centres[i%len(centres)]
-			row := []float32{float32(c[0] + .3*random.NormFloat64()), float32(c[1] + .3*random.NormFloat64())}
-			for range layers[0].D { // of any direction, and longer than the embedding
-				row = append(row, float32(20*random.NormFloat64()))
-			}
-			img := features.Image{Path: fmt.Sprint(i), Label: label, SHA256: strings.Repeat("0a", 32)}
-			if err := w.Append(img, row, nil); err != nil {
-				t.Fatal(err)
-			}
-			contents.Units[0].Images = append(contents.Units[0].Images, img)
-		}
-		if _, err := w.Commit(t.Context(), contents); err != nil {
-			t.Fatal(err)
-		}
-		return dir
+	create := func(seed uint64, n int, names []string, centres ...[2]float64) string {
+		return pipetest.Layered(t, seed, 12, func(r *rand.Rand) float64 { return 20 * r.NormFloat64() }, n, names, centres...)
 	}
-	class := "one"
-	o := quick(create(1, &class, 400, [2]float64{6, 0}))
+	o := quick(create(1, 400, []string{"one"}, [2]float64{6, 0}))
 	o.Calibration = Share{Fraction: .4}
 	d, _, err := Train(t.Context(), o)
 	if err != nil || len(d.Source.Layers) != 1 {
 		t.Fatal(err)
 	}
-	r, err := Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{create(2, nil, 120, [2]float64{0, 30}, [2]float64{-30, -9})}})
+	r, err := Discover(t.Context(), DiscoverOptions{Detect: DetectOptions{Detector: d}, Features: []string{create(2, 120, nil, [2]float64{0, 30}, [2]float64{-30, -9})}})
 	if err != nil || len(r.Groups) < 2 {
 		t.Fatalf("%d new, groups %+v, %v", r.New, r.Groups, err)
 	}

@@ -3,11 +3,14 @@ package pipetest
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
@@ -36,6 +39,44 @@ func Clouds(t *testing.T, seed uint64, n int, labels []int64, centres ...[2]floa
 		if err := npy.WriteFile(filepath.Join(dir, "labels.npy"), y, len(y)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	return dir
+}
+
+// Layered writes a feature set as an extraction does: n points in the plane around the centres,
+// labelled by their names, where there are any, and beside each a layer of width values, where
+// that is above 0.
+func Layered(t *testing.T, seed uint64, width int, value func(*rand.Rand) float64, n int, names []string, centres ...[2]float64) string {
+	t.Helper()
+	dir, random := filepath.Join(t.TempDir(), "set"), rand.New(rand.NewPCG(seed, 8))
+	h := features.Header{D: 2, Fingerprint: "f"}
+	if width > 0 {
+		h.Layers, h.Embedding = []features.Layer{{Name: "block", D: width}}, "f"
+		h.Fingerprint = features.LayersFingerprint("f", h.Layers)
+	}
+	w, err := features.Create(t.Context(), dir, h, features.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var all []features.Image
+	for i := range n {
+		c := i % len(centres)
+		row := []float32{float32(centres[c][0] + .3*random.NormFloat64()), float32(centres[c][1] + .3*random.NormFloat64())}
+		for range width {
+			row = append(row, float32(value(random)))
+		}
+		img := features.Image{Path: fmt.Sprint(i), SHA256: strings.Repeat("0a", 32)}
+		if names != nil {
+			img.Label = &names[c]
+		}
+		if err := w.Append(img, row, nil); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, img)
+	}
+	if _, err := w.Commit(t.Context(), features.Contents{Units: []features.Unit{{Images: all}}, Classes: names}); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
