@@ -21,7 +21,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 	"unsafe"
 
 	"gonum.org/v1/gonum/mat"
@@ -82,6 +81,8 @@ const (
 	// l over those of the single score: chosen likewise, and also against many classes at once.
 	// It gains 1 to 2 points where 5 or 10% are new.
 	weakSlope, weakErrors, weakShare = .3, 1.5, .5
+	// leastAgain is the least weight by which rows are new for what is learned once more.
+	leastAgain = .5
 )
 
 // weights are those that are compared.
@@ -150,7 +151,8 @@ type pool struct {
 	Input
 	rows  []pooled // in an order that the rows themselves give
 	known []pooled // the validation rows, with what they are ranked by
-	scale float64  // deviation of the validation scores
+	parts []part
+	scale float64 // deviation of the validation scores
 }
 
 // newPool orders the pool by what the rows are, so that no result depends on how they
@@ -198,8 +200,12 @@ type fit struct {
 	offset float64
 }
 
-// fits are that for p-values and that to rank by, without a part of the pool.
-type fits struct{ pooled, ranked fit }
+// part is what was learned without a part of the pool: what l for p-values is by, and that to
+// rank by.
+type part struct {
+	regression
+	pooled, ranked fit
+}
 
 func (f *fit) of(x []float32) float64 {
 	sum := -f.offset
@@ -217,7 +223,7 @@ type block struct {
 }
 
 // fit returns the regressions without each part of the pool.
-func (p *pool) fit(ctx context.Context) ([]fits, error) {
+func (p *pool) fit(ctx context.Context) ([]part, error) {
 	moments := func(n int, index []int, row func(i int) []float32) (block, error) {
 		if n == 0 {
 			return block{mean: make([]float64, p.D)}, ctx.Err()
@@ -262,29 +268,36 @@ func (p *pool) fit(ctx context.Context) ([]fits, error) {
 			return nil, err
 		}
 	}
-	done := make([]fits, folds)
-	var mu sync.Mutex
+	done := make([]part, folds)
 	parallel.Each(runtime.GOMAXPROCS(0), folds, func(k int) {
 		if ctx.Err() != nil {
 			return
 		}
-		others := func(b []block) []block { return slices.Concat(b[:k], b[k+1:]) }
-		f := regress(known, others(parts), mixed(others(calibration)))
-		mu.Lock()
-		defer mu.Unlock()
-		done[k] = f
+		rows := without(parts, k)
+		folder := mixed(rows)
+		done[k].regression = regress(append(rows, known))
+		done[k].pooled = done[k].towards(folder)
+		old := mixed(without(calibration, k))
+		old.n = -old.n
+		done[k].ranked = done[k].towards(mixed([]block{folder, old}))
 	})
 	return done, ctx.Err()
 }
 
-// regress returns the regressions of 1 for rows of the pool's parts and 0 for known ones,
-// where the pool's calibration rows are 1 and where they are 0. Of these only the mean is
-// needed.
-func regress(known block, parts []block, calibration block) fits {
-	d := len(known.mean)
-	pool := mixed(parts)
-	all := append([]block{known}, parts...)
-	total := mixed(all)
+func without(b []block, k int) []block { return slices.Concat(b[:k], b[k+1:]) }
+
+// regression is a linear regression of what is given later.
+type regression struct {
+	cholesky mat.Cholesky
+	fails    bool
+	scale    []float64
+	total    block // of all rows
+}
+
+// regress returns the regression on the rows of the blocks.
+func regress(all []block) (r regression) {
+	d := len(all[0].mean)
+	r.total = mixed(all)
 	scatter := mat.NewSymDense(d, nil)
 	s := scatter.RawSymmetric()
 	for _, b := range all {
@@ -293,41 +306,43 @@ func regress(known block, parts []block, calibration block) fits {
 		}
 		about := b.about.RawSymmetric()
 		for i := range d {
-			at, to, from := b.mean[i]-total.mean[i], s.Data[i*s.Stride:], about.Data[i*about.Stride:]
+			at, to, from := b.mean[i]-r.total.mean[i], s.Data[i*s.Stride:], about.Data[i*about.Stride:]
 			for j := i; j < d; j++ {
-				to[j] += b.n * (from[j] + at*(b.mean[j]-total.mean[j]))
+				to[j] += b.n * (from[j] + at*(b.mean[j]-r.total.mean[j]))
 			}
 		}
 	}
-	scale := make([]float64, d)
-	for i := range scale {
-		if scale[i] = math.Sqrt(s.Data[i*s.Stride+i] / total.n); !(scale[i] > 0) {
-			scale[i] = 1
+	r.scale = make([]float64, d)
+	for i := range r.scale {
+		if r.scale[i] = math.Sqrt(s.Data[i*s.Stride+i] / r.total.n); !(r.scale[i] > 0) {
+			r.scale[i] = 1
 		}
 	}
-	calibration.n = -calibration.n
-	folder := mixed([]block{pool, calibration})
-	calibration.n = -calibration.n
-	old := mixed([]block{known, calibration})
-	right := mat.NewDense(d, 2, nil)
 	for i := range d {
 		for j := i; j < d; j++ {
-			s.Data[i*s.Stride+j] /= scale[i] * scale[j]
+			s.Data[i*s.Stride+j] /= r.scale[i] * r.scale[j]
 		}
 		s.Data[i*s.Stride+i] += ridge
-		right.Set(i, 0, pool.n*known.n/total.n*(pool.mean[i]-known.mean[i])/scale[i])
-		right.Set(i, 1, folder.n*old.n/total.n*(folder.mean[i]-old.mean[i])/scale[i])
 	}
-	var w mat.Dense
-	var cholesky mat.Cholesky
-	f := fits{fit{v: make([]float64, d)}, fit{v: make([]float64, d)}}
-	if cholesky.Factorize(scatter) && cholesky.SolveTo(&w, right) == nil {
-		for i := range d {
-			for column, f := range []*fit{&f.pooled, &f.ranked} {
-				f.v[i] = w.At(i, column) / scale[i]
-				f.offset += f.v[i] * total.mean[i]
-			}
-		}
+	r.fails = !r.cholesky.Factorize(scatter)
+	return r
+}
+
+// towards returns the regression of 1 for some of the rows, or shares of them, and 0 for the
+// others. Only their number and mean are needed.
+func (r *regression) towards(ones block) fit {
+	f := fit{v: make([]float64, len(r.scale))}
+	right := mat.NewVecDense(len(r.scale), nil)
+	for i, scale := range r.scale {
+		right.SetVec(i, ones.n*(ones.mean[i]-r.total.mean[i])/scale)
+	}
+	var w mat.VecDense
+	if r.fails || r.cholesky.SolveVecTo(&w, right) != nil {
+		return f
+	}
+	for i, scale := range r.scale {
+		f.v[i] = w.AtVec(i) / scale
+		f.offset += f.v[i] * r.total.mean[i]
 	}
 	return f
 }
@@ -356,6 +371,7 @@ func (p *pool) learn(ctx context.Context) ([][]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.parts = fits
 	validation := make([][]float64, folds)
 	p.known = make([]pooled, p.Validation.N)
 	mean, scale := make([]float64, folds), make([]float64, folds)
@@ -365,7 +381,8 @@ func (p *pool) learn(ctx context.Context) ([][]float64, error) {
 			validation[k][i] = fits[k].pooled.of(p.Validation.Row(i))
 		}
 		for i := k; i < p.Validation.N; i += folds {
-			p.known[i] = pooled{score: p.Validation.Scores[i], ranked: fits[k].ranked.of(p.Validation.Row(i))}
+			x := p.Validation.Row(i)
+			p.known[i] = pooled{x: x, fold: k, score: p.Validation.Scores[i], ranked: fits[k].ranked.of(x)}
 		}
 		mean[k], scale[k] = centre(validation[k])
 		for i := range validation[k] {
@@ -472,7 +489,9 @@ func decreasing(counts []float64) (sum float64) {
 
 // rank sets the scores to rank by: score − w · deviation · l, where l tells the folder from
 // the known rows and is standardised by validation and calibration rows. The weight w goes by
-// the excess of the folder beyond these: of l, of the scores, and of both together.
+// the excess of the folder beyond these: of l, of the scores, and of both together. Then l is
+// learned once more, from the rows as sure as they are new by these scores, and the mean of
+// both is what counts (self-training).
 func (p *pool) rank(learned *Learned) {
 	known, folder := p.known, make([]pooled, 0, p.Folder.N)
 	for _, r := range p.rows {
@@ -482,37 +501,88 @@ func (p *pool) rank(learned *Learned) {
 			known = append(known, r)
 		}
 	}
-	values := func(rows []pooled, of func(r pooled) float64) (sorted []float64) {
-		for _, r := range rows {
-			sorted = append(sorted, of(r))
+	standardise(known, folder)
+	weight := max(p.weight(known, folder), leastAgain)
+	joint := func(r pooled) float64 { return r.score/p.scale - weight*r.ranked }
+	again := make([]block, folds) // rows by how sure they are new
+	for k := range again {
+		again[k].mean = make([]float64, p.D)
+	}
+	for i, q := range QValues(PValues(each(known, joint), each(folder, joint)), len(known)) {
+		if b := &again[folder[i].fold]; q < 1 {
+			b.n += 1 - q
+			for j, v := range folder[i].x {
+				b.mean[j] += (1 - q) / b.n * (float64(v) - b.mean[j])
+			}
 		}
-		slices.Sort(sorted)
-		return sorted
 	}
+	if mixed(again).n >= 1 {
+		var fits [folds]fit
+		for k := range fits {
+			fits[k] = p.parts[k].towards(mixed(without(again, k)))
+		}
+		both := [][]pooled{known, folder}
+		for _, rows := range both {
+			for i, r := range rows { // what was learned for p-values is not needed here
+				rows[i].learned, rows[i].ranked = r.ranked, fits[r.fold].of(r.x)
+			}
+		}
+		standardise(known, folder)
+		for _, rows := range both {
+			for i := range rows {
+				rows[i].ranked += rows[i].learned
+			}
+		}
+		standardise(known, folder)
+	}
+	learned.RankWeight = p.weight(known, folder)
+	learned.Ranked = make([]float64, p.Folder.N)
+	for _, r := range folder {
+		learned.Ranked[r.at] = r.score - learned.RankWeight*p.scale*r.ranked
+	}
+}
+
+// standardise standardises what rows are ranked by, by the known ones.
+func standardise(known, folder []pooled) {
+	mean, scale := centre(each(known, func(r pooled) float64 { return r.ranked }))
+	for _, rows := range [][]pooled{known, folder} {
+		for i := range rows {
+			rows[i].ranked = (rows[i].ranked - mean) / scale
+		}
+	}
+}
+
+// each returns a value of each row.
+func each(rows []pooled, of func(r pooled) float64) []float64 {
+	values := make([]float64, len(rows))
+	for i, r := range rows {
+		values[i] = of(r)
+	}
+	return values
+}
+
+// weight returns the weight of what rows are ranked by.
+func (p *pool) weight(known, folder []pooled) float64 {
 	beyond := func(of func(r pooled) float64) (most, evidence float64) {
-		return excess(values(known, of), values(folder, of))
+		return excess(each(known, of), each(folder, of))
 	}
-	l := func(r pooled) float64 { return r.ranked }
-	mean, scale := centre(values(known, l))
-	e, alone := beyond(l)
+	e, alone := beyond(func(r pooled) float64 { return r.ranked })
 	single, apart := beyond(func(r pooled) float64 { return -r.score })
-	_, joint := beyond(func(r pooled) float64 { return (r.ranked-mean)/scale - r.score/p.scale })
+	_, joint := beyond(func(r pooled) float64 { return r.ranked - r.score/p.scale })
 	weight := min(mostRank, rankSlope*e)
 	if single > 0 {
 		weight = min(weight, rankShare*e/single)
 	}
-	learned.RankWeight = max(weight, min(weakShare*alone/max(1, apart), weakSlope*((alone+joint)/2-weakErrors)))
-	learned.Ranked = make([]float64, p.Folder.N)
-	for _, r := range folder {
-		learned.Ranked[r.at] = r.score - learned.RankWeight*p.scale*(r.ranked-mean)/scale
-	}
+	return max(weight, min(weakShare*alone/max(1, apart), weakSlope*((alone+joint)/2-weakErrors)))
 }
 
 // excess returns how much more of the folder than of the known rows lies high: the largest,
 // over quantiles of the known rows, of its share beyond, without its most extreme row and
 // rankErrors standard errors, over the share of known rows that lies below; and the largest
-// number of standard errors. Both samples are sorted.
+// number of standard errors. It sorts both.
 func excess(known, folder []float64) (most, evidence float64) {
+	slices.Sort(known)
+	slices.Sort(folder)
 	n := float64(len(folder))
 	for _, q := range bins[1 : len(bins)-1] {
 		at, _ := slices.BinarySearch(folder, linalg.Quantile(known, 1-q))
