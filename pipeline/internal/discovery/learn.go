@@ -491,7 +491,7 @@ func decreasing(counts []float64) (sum float64) {
 // the known rows and is standardised by validation and calibration rows. The weight w goes by
 // the excess of the folder beyond these: of l, of the scores, and of both together. Then l is
 // learned once more, from the rows as sure as they are new by these scores, and the mean of
-// both is what counts (self-training).
+// both, and of their weights, is what counts (self-training).
 func (p *pool) rank(learned *Learned) {
 	known, folder := p.known, make([]pooled, 0, p.Folder.N)
 	for _, r := range p.rows {
@@ -502,8 +502,8 @@ func (p *pool) rank(learned *Learned) {
 		}
 	}
 	standardise(known, folder)
-	weight := max(p.weight(known, folder), leastAgain)
-	joint := func(r pooled) float64 { return r.score/p.scale - weight*r.ranked }
+	weight := p.weight(known, folder)
+	joint := func(r pooled) float64 { return r.score/p.scale - max(weight, leastAgain)*r.ranked }
 	again := make([]block, folds) // rows by how sure they are new
 	for k := range again {
 		again[k].mean = make([]float64, p.D)
@@ -535,7 +535,7 @@ func (p *pool) rank(learned *Learned) {
 		}
 		standardise(known, folder)
 	}
-	learned.RankWeight = p.weight(known, folder)
+	learned.RankWeight = (weight + p.weight(known, folder)) / 2
 	learned.Ranked = make([]float64, p.Folder.N)
 	for _, r := range folder {
 		learned.Ranked[r.at] = r.score - learned.RankWeight*p.scale*r.ranked
