@@ -77,8 +77,13 @@ type Row struct {
 	Enlarged bool
 	// Grey16 says that the file has greys of 16 bits; see preprocess.Reading.
 	Grey16 bool
+	// Map says how strange each place of the image is; nil without [ModelOptions.Patches].
+	Map *PatchMap
 	// Err says why the image has no features.
 	Err error
+
+	patches [][]float32 // that a model is to be fitted on
+	area    [4]float64  // that the model sees of it
 }
 
 // Stats counts what an extraction did.
@@ -309,6 +314,13 @@ func (w *worker) loadAll(ctx context.Context, items []images.Item, from int) ([]
 // finished delivers the result of image i of the last run.
 func (w *worker) finished(r Row, i int) error {
 	r.Features, r.Logits = w.runner.Features(i), w.runner.Logits(i)
+	if of, ok := w.runner.(interface {
+		described(i int) (*PatchMap, [][]float32)
+	}); ok {
+		if r.Map, r.patches = of.described(i); r.Map != nil {
+			r.Map.Area = r.area
+		}
+	}
 	err := npy.CheckValues(r.Features)
 	if err == nil {
 		err = npy.CheckValues(r.Logits)
@@ -380,6 +392,9 @@ func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 	}
 	r.Grey16 = r.Item.Grey16(data)
 	r.Orientation, r.Enlarged = r.Item.Orientation(data), w.decode.For != nil && w.decode.For.Enlarges(img.Rect.Dx(), img.Rect.Dy())
+	if w.decode.For != nil {
+		_, r.area = w.decode.For.Seen(img.Rect.Dx(), img.Rect.Dy())
+	}
 	return nil
 }
 

@@ -243,6 +243,12 @@ func newPooling(row []int64, pool string, layout preprocess.Layout, height, widt
 // more cells than there are tokens. It is not known (and 0) where that leaves
 // more than the 16 tokens that no network exceeds, or half of them.
 func leadingTokens(tokens, height, width int) (leading int, known bool) {
+	side, leading := patchSide(tokens, height, width)
+	return leading, side > 0
+}
+
+// patchSide returns the side of the squares of leadingTokens, 0 where it is not known.
+func patchSide(tokens, height, width int) (side, leading int) {
 	const most = 16
 	cells := func(side int) int { return (height / side) * (width / side) }
 	fits := func(side int) bool {
@@ -251,14 +257,14 @@ func leadingTokens(tokens, height, width int) (leading int, known bool) {
 	}
 	for side := 2; 2*side <= min(height, width); side++ {
 		if height%side == 0 && width%side == 0 && fits(side) {
-			return tokens - cells(side), true
+			return side, tokens - cells(side)
 		}
 	}
 	// Patches of 14 pixels are in use where they leave a border out: 27×27 of 384.
 	if side := 14; 2*side <= min(height, width) && fits(side) {
-		return tokens - cells(side), true
+		return side, tokens - cells(side)
 	}
-	return 0, false
+	return 0, 0
 }
 
 // apply writes the features of one image into dst, which holds p.dim of them.

@@ -29,8 +29,9 @@ const mostLayers = 4
 
 // layer is a value of the graph that features are pooled from.
 type layer struct {
-	name string
-	pool layerPooling
+	name    string
+	pool    layerPooling
+	patches *patched // whose patches are described, in the place of a pooled value; nil for none
 }
 
 // layerPooling makes a row of the means over positions, after those of the class token
@@ -43,7 +44,12 @@ type layerPooling struct {
 // Layers says which values of the graph follow the embedding in the features; nil for none.
 func (m *Model) Layers() (all []features.Layer) {
 	for _, l := range m.layers {
-		all = append(all, features.Layer{Name: l.name, D: l.pool.dim, Pool: l.pool.name})
+		if l.patches == nil {
+			all = append(all, features.Layer{Name: l.name, D: l.pool.dim, Pool: l.pool.name})
+		}
+	}
+	if p := m.options.Patches; p != nil {
+		all = append(all, p.Layer())
 	}
 	return all
 }
@@ -53,28 +59,36 @@ func (m *Model) chooseLayers(ctx context.Context, names []string) (err error) {
 	if len(names) == 0 || slices.Equal(names, []string{NoLayers}) {
 		return nil
 	}
-	data, unmap, err := mapFile(m.File)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unmap()) }()
 	if slices.Equal(names, []string{AutoLayers}) {
-		names, err = m.findLayers(ctx, blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name)))
-		if err != nil {
+		if names, err = m.findLayers(ctx); err != nil {
 			return err
 		}
 	}
+	values, err := m.valuesOf("Layers", names)
+	for _, value := range values {
+		m.addLayer(value)
+	}
+	return err
+}
+
+// valuesOf returns the values of the graph that an option names.
+func (m *Model) valuesOf(option string, names []string) (values []string, err error) {
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unmap()) }()
 	for _, name := range names {
 		value, all := onnx.FindValue(data, name)
 		if value == "" {
-			return options.Errorf("Layers", "the graph computes no %q; near names: %s; %s finds some by itself", name, strings.Join(nearest(name, all), ", "), AutoLayers)
+			return nil, options.Errorf(option, "the graph computes no %q; near names: %s; %s finds some by itself", name, strings.Join(nearest(name, all), ", "), AutoLayers)
 		}
-		if slices.ContainsFunc(m.layers, func(l layer) bool { return l.name == value }) {
-			return options.Errorf("Layers", "%q is named twice", name)
+		if slices.Contains(values, value) {
+			return nil, options.Errorf(option, "%q is named twice", name)
 		}
-		m.addLayer(value)
+		values = append(values, value)
 	}
-	return nil
+	return values, nil
 }
 
 func (m *Model) addLayer(value string) {
@@ -106,16 +120,22 @@ func blockEnds(waists []onnx.Waist) (ends []string) {
 	return ends
 }
 
-// findLayers returns a few of the values that can be pooled, from a third of the network's
-// depth to its end.
-func (m *Model) findLayers(ctx context.Context, ends []string) (names []string, err error) {
+// usable returns the ends of the network's blocks whose values for an image have a shape that
+// can be used.
+func (m *Model) usable(ctx context.Context, option string, check func(row []int64) error) (names []string, err error) {
+	data, unmap, err := mapFile(m.File)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unmap()) }()
+	m.ends = blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name))
+	if len(m.ends) == 0 {
+		return nil, options.Errorf(option, "the graph has no blocks that can be told; name values of it")
+	}
 	// A copy of m would read its hash, which is being computed.
 	probe := &Model{Dir: m.Dir, File: m.File, Spec: m.Spec, bytes: m.bytes, input: m.input, options: m.options, kept: new(keptRunners)}
-	for _, name := range ends {
+	for _, name := range m.ends {
 		probe.addLayer(name)
-	}
-	if len(ends) == 0 {
-		return nil, options.Errorf("Layers", "the graph has no blocks that can be told; name values of it")
 	}
 	if err := probe.newSession(); err != nil {
 		return nil, err
@@ -126,13 +146,23 @@ func (m *Model) findLayers(ctx context.Context, ends []string) (names []string, 
 	if err != nil {
 		return nil, err
 	}
-	var usable []string
 	for i, shape := range shapes {
-		if len(shape) >= 2 && shape[0] == int64(n) {
-			if _, err := newLayerPooling(shape[1:], m.Spec.Height, m.Spec.Width); err == nil {
-				usable = append(usable, ends[i])
-			}
+		if len(shape) >= 2 && shape[0] == int64(n) && check(shape[1:]) == nil {
+			names = append(names, m.ends[i])
 		}
+	}
+	return names, nil
+}
+
+// findLayers returns a few of the values that can be pooled, from a third of the network's
+// depth to its end.
+func (m *Model) findLayers(ctx context.Context) (names []string, err error) {
+	usable, err := m.usable(ctx, "Layers", func(row []int64) error {
+		_, err := newLayerPooling(row, m.Spec.Height, m.Spec.Width)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	for i := range mostLayers {
 		from := len(usable) / 3
@@ -151,6 +181,18 @@ func (m *Model) findLayers(ctx context.Context, ends []string) (names []string, 
 func (m *Model) poolLayers() (err error) {
 	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
 		l := &m.layers[i]
+		if l.patches != nil {
+			where, err := newPatched(out.row, m.Spec.Height, m.Spec.Width)
+			if err == nil && l.patches.PatchNode != nil && len(l.patches.Mean) != where.channels {
+				err = fmt.Errorf("it has %d values at a place, and the model of patches %d: they are of another graph", where.channels, len(l.patches.Mean))
+			}
+			if err != nil {
+				return options.Errorf("PatchNodes", "%s: %w", l.name, err)
+			}
+			where.PatchNode = l.patches.PatchNode
+			l.patches = where
+			continue
+		}
 		if l.pool, err = newLayerPooling(out.row, m.Spec.Height, m.Spec.Width); err != nil {
 			return options.Errorf("Layers", "%s: %w", l.name, err)
 		}
@@ -233,7 +275,7 @@ func (m *Model) ProveLayers(ctx context.Context) (err error) {
 		return nil
 	}
 	opts := m.options
-	opts.Layers, opts.Kept = nil, nil
+	opts.Layers, opts.Patches, opts.Kept = nil, nil, nil
 	plain, err := OpenModelContext(ctx, m.File, opts)
 	if err != nil {
 		return err

@@ -46,6 +46,11 @@ type ModelOptions struct {
 	// features: names of values or of the nodes that compute them, or [AutoLayers] alone
 	// for a few ends of the network's blocks. nil takes none.
 	Layers []string
+	// PatchNodes are values whose patches [Model.FitPatches] fits a model of, as Layers has
+	// them. Patches is such a model, by which the patches of each image are described after
+	// the layers; PatchNodes do not count then.
+	PatchNodes []string
+	Patches    *Patches
 	preprocess.Reading
 	// Device is where the model runs, as [CheckDevice] has it; "" is cpu. It may
 	// change the last bits of features.
@@ -151,6 +156,7 @@ type Model struct {
 	logitsAt    int      // of outputs; 0 without any
 	pool        pooling
 	layers      []layer
+	ends        []string    // of the network's blocks, where they were sought
 	alone       func() bool // needsToBeAlone, asked once
 	quantised   func() bool // looksQuantised, asked once
 	kept        *keptRunners
@@ -433,6 +439,9 @@ func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	restore := saveSignals()
 	defer restore()
 	if err := m.chooseLayers(ctx, opts.Layers); err != nil {
+		return err
+	}
+	if err := m.choosePatches(ctx, opts); err != nil {
 		return err
 	}
 	if err := m.newSession(); err != nil {
@@ -798,10 +807,7 @@ func (m *Model) inputRow() []int64 {
 // Dim is the number of features of an image: of the embedding, D, and of the layers after it.
 func (m *Model) Dim() int {
 	d := m.pool.dim
-	for _, l := range m.layers {
-		d += l.pool.dim
-	}
-	return d
+	return d + features.LayersDim(m.Layers())
 }
 
 // LogitsDim is the number of classes of the graph's own classifier, or 0 where
@@ -850,7 +856,9 @@ func (m *Model) PooledEmbedding() Pooled {
 // PooledLayers says how each of [Model.Layers] is made.
 func (m *Model) PooledLayers() (all []Pooled) {
 	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
-		all = append(all, pooledAs(m.layers[i].name, out.row, m.layers[i].pool.pooling))
+		if m.layers[i].patches == nil {
+			all = append(all, pooledAs(m.layers[i].name, out.row, m.layers[i].pool.pooling))
+		}
 	}
 	return all
 }

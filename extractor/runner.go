@@ -29,7 +29,9 @@ type Runner struct {
 	outputs  []*buffer
 	bindings []binding // of n images at n−1, made when first needed
 	features []float32
-	stuck    bool // onnxruntime still uses the tensors
+	maps     []*PatchMap   // of the images of the last run; nil without patches
+	patches  [][][]float32 // likewise, those that a model is to be fitted on
+	stuck    bool          // onnxruntime still uses the tensors
 }
 
 // binding is the tensors over a runner's buffers for one number of images.
@@ -66,6 +68,8 @@ func (m *Model) runnerOf(batch int, limit int64) (*Runner, error) {
 		input:    newBuffer(m.input.Type, m.inputRow(), batch),
 		bindings: make([]binding, batch),
 		features: make([]float32, batch*m.Dim()),
+		maps:     make([]*PatchMap, batch),
+		patches:  make([][][]float32, batch),
 	}
 	for _, out := range m.outputs {
 		r.outputs = append(r.outputs, newBuffer(out.Type, out.row, batch))
@@ -142,6 +146,10 @@ func (r *Runner) Features(i int) []float32 {
 	return r.features[i*dim : (i+1)*dim : (i+1)*dim]
 }
 
+// described returns the map of image i of the last run, and the patches that a model is to
+// be fitted on, both its own.
+func (r *Runner) described(i int) (*PatchMap, [][]float32) { return r.maps[i], r.patches[i] }
+
 // Logits are the logits of image i of the last run, valid until the next, or
 // nil where the model has none.
 func (r *Runner) Logits(i int) []float32 {
@@ -194,11 +202,18 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 		row, d := r.Features(i), r.model.pool.dim
 		r.model.pool.apply(row[:d], r.outputs[0].floats(i))
 		row = row[d:]
-		for k, out := range r.outputs[len(r.outputs)-len(r.model.layers):] {
-			pool := r.model.layers[k].pool
-			pool.apply(row[:pool.dim], out.floats(i))
-			row = row[pool.dim:]
+		outs := r.outputs[len(r.outputs)-len(r.model.layers):]
+		r.patches[i] = nil
+		for k, out := range outs {
+			switch l := r.model.layers[k]; {
+			case l.patches == nil:
+				l.pool.apply(row[:l.pool.dim], out.floats(i))
+				row = row[l.pool.dim:]
+			case l.patches.PatchNode == nil:
+				r.patches[i] = append(r.patches[i], slices.Clone(l.patches.rows(out.floats(i))))
+			}
 		}
+		r.maps[i] = describe(row, r.model.layers, outs, i)
 	}
 	return nil
 }

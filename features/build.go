@@ -26,6 +26,7 @@ type build struct {
 	logits   iter.Seq2[[]float32, error] // nil if there are none
 	columns  int                         // of logits
 	layers   iter.Seq2[[]float32, error] // nil if there are none
+	patches  []byte                      // likewise
 	labels   iter.Seq2[int64, error]
 	images   iter.Seq2[Image, error]
 	places   iter.Seq2[int64, error] // nil except for a shard
@@ -62,6 +63,12 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err == nil && b.layers != nil {
 		err = file(layersFile, func(w io.Writer) error {
 			return writeRows(w, b.layers, b.meta.N, LayersDim(b.meta.Layers), b.meta.DType)
+		})
+	}
+	if err == nil && b.patches != nil {
+		err = file(patchesFile, func(w io.Writer) error {
+			_, err := w.Write(b.patches)
+			return err
 		})
 	}
 	if err == nil {

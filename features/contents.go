@@ -304,6 +304,7 @@ func (w *Writer) newBuild(ctx context.Context, c Contents) (*build, error) {
 			b.sources = append(b.sources, w.sources[unit.Source].line(unit.Source))
 		}
 	}
+	b.patches = h.Patches
 	if d := LayersDim(h.Layers); d > 0 {
 		b.layers = matrix(h.D, d)
 	}

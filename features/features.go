@@ -7,6 +7,7 @@
 //	labels.npy     int64 [N], −1 for an image without a label
 //	logits.npy     float32 [N, C], if the backbone has a classifier
 //	layers.npy     float32 [N, L], if values within the backbone were asked for
+//	patches.safetensors  the model of patches that columns of layers.npy come from, if any
 //	images.jsonl   one [Image] per line (path, label, bytes, mtime, sha256), in the order of the rows
 //	errors.jsonl   one [Failure] per line (path, error): images that could not be read
 //	features.parquet  the same rows as Parquet, if asked for
@@ -30,6 +31,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parts"
@@ -59,6 +61,7 @@ const (
 	labelsFile   = "labels.npy"
 	logitsFile   = "logits.npy"
 	layersFile   = "layers.npy"
+	patchesFile  = "patches.safetensors"
 	imagesFile   = "images.jsonl"
 	errorsFile   = "errors.jsonl"
 	placesFile   = "positions.npy"
@@ -121,8 +124,15 @@ type Meta struct {
 type Layer struct {
 	Name string `json:"name"`           // of the value
 	D    int    `json:"d"`              // its columns
-	Pool string `json:"pool,omitempty"` // "cls+mean" of tokens, "mean" over places, "" for a vector as it is
+	Pool string `json:"pool,omitempty"` // "cls+mean" of tokens, "mean" over places, "" for a vector as it is, or OfPatches
 }
+
+// PatchesPool begins the Pool of a layer that says how strange the patches of an image are;
+// the hash of the model of patches follows.
+const PatchesPool = "patches "
+
+// OfPatches reports whether the layer is of the patches of images.
+func (l Layer) OfPatches() bool { return strings.HasPrefix(l.Pool, PatchesPool) }
 
 // Space is the fingerprint of the features alone, without layers.
 func (m Meta) Space() string { return cmp.Or(m.Embedding, m.Fingerprint) }

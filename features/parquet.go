@@ -147,6 +147,10 @@ func buildOf(s *Set) (*build, error) {
 	if len(s.Layers) > 0 {
 		b.layers = rows(s.RowLayers)
 	}
+	var err error
+	if b.patches, err = s.Patches(); err != nil {
+		return nil, err
+	}
 	if s.Shard != nil {
 		places, _, err := npy.ReadUpTo[int64](s.path(placesFile), s.N)
 		if err != nil {
@@ -154,7 +158,6 @@ func buildOf(s *Set) (*build, error) {
 		}
 		b.places = each(places)
 	}
-	var err error
 	if b.failed, err = s.Errors(); err != nil {
 		return nil, err
 	}

@@ -404,6 +404,22 @@ func (s *Set) RowLayers(i int) []float32 {
 	return s.layers.Values(i*d, (i+1)*d)
 }
 
+// Patches returns the file of the model of patches that a layer of the set is by; nil without
+// such a layer.
+func (s *Set) Patches() ([]byte, error) {
+	switch {
+	case s.memory || !slices.ContainsFunc(s.Layers, Layer.OfPatches):
+		return nil, nil
+	case s.parts != nil:
+		return s.parts[0].Patches()
+	}
+	data, err := disk.ReadFile(s.path(patchesFile), disk.Tensors)
+	if err != nil {
+		return nil, fmt.Errorf("the model of patches of features %s: %w; extract the images again", s.Dir, err)
+	}
+	return data, nil
+}
+
 // With puts these of the set's layers after the features of each row, in the order of the
 // list, and no others: D, Row, Block and all else that reads rows has both from then on. The
 // error wraps ErrLayers if the set lacks a layer.

@@ -24,6 +24,7 @@ type Header struct {
 	DType       string  // Float16 rounds features when the set is made; "" is float32
 	Parquet     bool    // the set also has features.parquet
 	Layers      []Layer // after the features of a row in Append; nil for a set without
+	Patches     []byte  // the file of the model of patches that a layer is by; nil without one
 	LogitsDim   int     // logits of a row; 0 for a set without
 	Root        string
 	Model       string
@@ -285,7 +286,7 @@ func (w *Writer) inspect() (*Set, error) {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case featuresFile, parquetFile, labelsFile, logitsFile, layersFile, imagesFile, errorsFile, placesFile, sourcesFile, metaFile, weightFile, biasFile:
+		case featuresFile, parquetFile, labelsFile, logitsFile, layersFile, patchesFile, imagesFile, errorsFile, placesFile, sourcesFile, metaFile, weightFile, biasFile:
 		default:
 			return nil, fmt.Errorf("%s is %w that could be replaced: it holds %s; write to another folder", w.dir, ErrNotSet, e.Name())
 		}

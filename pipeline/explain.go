@@ -34,9 +34,10 @@ func NewExplainer(ctx context.Context, d *Detector, opts ExplainOptions) (*Expla
 
 // Explain is Images with the reasons: Answer.Explanation is set for every image that
 // could be read. With where, flagged images have a map of which region made the score
-// fall, which runs some 50 to 100 images through the backbone for each of them.
+// fall. A model of patches gives it with the verdict; without one some 50 to 100 images run
+// through the backbone for each of them.
 func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures ...Picture) ([]Answer, error) {
-	answers, rows, err := j.judge(ctx, true, pictures)
+	answers, rows, maps, err := j.judge(ctx, true, pictures)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,11 @@ func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures 
 	var items []images.Item
 	var of []*Explanation
 	for k, i := range at {
-		if where && answers[i].OOD {
+		switch {
+		case !where || !answers[i].OOD:
+		case maps[i] != nil:
+			all[k].Where = maps[i]
+		default:
 			items, of = append(items, pictures[i].item), append(of, &all[k])
 		}
 		answers[i].Explanation = &all[k]
@@ -143,6 +148,9 @@ func (e *explaining) flush(ctx context.Context) error {
 			e.unmapped++
 		default:
 			e.maps++
+			if reasons[i].Where = detector.MapOf(r); reasons[i].Where != nil {
+				continue
+			}
 			items, of = append(items, r.Item), append(of, reasons[i])
 		}
 	}

@@ -140,6 +140,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 			err = context.Cause(ctx) // which may be that the listing failed
 		}
 	}()
+	if err := opts.fitPatches(ctx, found); err != nil {
+		return nil, err
+	}
 	model, source, root, err := openBackboneFor(ctx, opts, found)
 	if err != nil {
 		return nil, err
@@ -160,6 +163,9 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 
 // extractSources is Extract for opts.Sources.
 func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
+	if err := opts.fitPatches(ctx, nil); err != nil {
+		return nil, err
+	}
 	if opts.List != "" || opts.Names != "" || opts.Images != "" {
 		return nil, options.Errorf("Sources", "they go with neither Images nor List")
 	}
@@ -196,7 +202,7 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 // bits.
 func header(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (h features.Header, quantised bool, err error) {
 	h = features.Header{
-		D: model.Dim() - features.LayersDim(source.Layers), Layers: source.Layers, Embedding: source.Embedding, DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
+		D: model.Dim() - features.LayersDim(source.Layers), Layers: source.Layers, Patches: source.Patches.File(), Embedding: source.Embedding, DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
 		Preprocess: source.Preprocess, Fingerprint: source.Fingerprint, Tool: tool, Shard: opts.Shard,
 		Machine: features.Machine{Kernels: kernels.Name()},

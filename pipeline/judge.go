@@ -143,13 +143,13 @@ type Answer struct {
 // answers are in their order. An image that cannot be read is an answer with an
 // error and disturbs no other.
 func (j *Judge) Images(ctx context.Context, pictures ...Picture) ([]Answer, error) {
-	answers, _, err := j.judge(ctx, false, pictures)
+	answers, _, _, err := j.judge(ctx, false, pictures)
 	return answers, err
 }
 
-// judge judges pictures and, if asked to, keeps the features of each.
-func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Answer, [][]float32, error) {
-	answers, rows := make([]Answer, len(pictures)), make([][]float32, len(pictures))
+// judge judges pictures and, if asked to, keeps the features of each, and its map, if any.
+func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) (answers []Answer, rows [][]float32, maps []*WhereMap, err error) {
+	answers, rows, maps = make([]Answer, len(pictures)), make([][]float32, len(pictures)), make([]*WhereMap, len(pictures))
 	var items []images.Item
 	var at []int // which picture an item is
 	for i, p := range pictures {
@@ -160,21 +160,21 @@ func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) ([]Ans
 		items, at = append(items, p.item), append(at, i)
 	}
 	if len(items) == 0 {
-		return answers, rows, ctx.Err()
+		return answers, rows, maps, ctx.Err()
 	}
 	judging := newJudging(ctx, j.detector, func(_ context.Context, r extractor.Row, v Verdict) error {
 		answers[at[r.Index]] = Answer{Verdict: v, Err: r.Err}
 		if keep {
-			rows[at[r.Index]] = r.Features
+			rows[at[r.Index]], maps[at[r.Index]] = r.Features, detector.MapOf(r)
 		}
 		return nil
 	})
-	err := judging.wait(func(ctx context.Context) error {
+	err = judging.wait(func(ctx context.Context) error {
 		_, err := j.backbone.Extract(ctx, images.Of(items...), j.run, func(r extractor.Row) error { return judging.judge(ctx, r) })
 		return errors.Join(err, judging.flush(ctx))
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return answers, rows, nil
+	return answers, rows, maps, nil
 }

@@ -23,6 +23,7 @@ type extracting struct {
 	opts                pipeline.ExtractOptions
 	images              []string
 	size, shard, layers string
+	patches             string
 	checking            *checkFlags
 	running             *RunFlags
 }
@@ -58,7 +59,9 @@ func addExtract(c *command) {
 	c.StringVar(&e.layers, "layers", extractor.NoLayers, "also values within the model, for the default score: `auto|NODE,…|none`; auto finds the ends of a few blocks")
 	c.means("layers", "Layers")
 	c.BoolVar(&opts.Backbone.FastMath, "fast-math", false, "products in bfloat16, on arm64 processors that have it; features are others")
-	c.rare("layers", "fast-math")
+	c.StringVar(&e.patches, "patches", extractor.NoLayers, "also how strange the places of an image are: `auto|NODE,…|FEATURES|none`; a tenth of the images says what is usual, or a set that has it")
+	c.means("patches", "PatchNodes")
+	c.rare("layers", "patches", "fast-math")
 	c.section("model pixels: (x/255 − mean)/std")
 	c.StringVar(&e.size, "size", "", "resize to `N|WxH` (default: all images must have the same size)")
 	c.means("size", "Width")
@@ -101,6 +104,9 @@ func (e *extracting) check() (err error) {
 		}
 	}
 	opts.Backbone.Layers = strings.Split(e.layers, ",")
+	if e.patches != extractor.NoLayers {
+		opts.Backbone.PatchNodes = strings.Split(e.patches, ",")
+	}
 	if opts.DType == "float32" {
 		opts.DType = ""
 	}
@@ -359,7 +365,7 @@ func planText(p extractor.Plan) string {
 func checkModelFlags(changed func(string) bool, pixels bool) error {
 	names, kind := []string{"size", "channels", "mean", "std"}, "needs --model pixels"
 	if pixels {
-		names, kind = []string{"output", "pool", "layers", "fast-math", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
+		names, kind = []string{"output", "pool", "layers", "patches", "fast-math", "device", "provider", "onnxruntime"}, "means nothing with --model pixels"
 	}
 	for _, name := range names {
 		if changed(name) {

@@ -101,6 +101,9 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 // backbone.
 func exportWithBackbone(ctx context.Context, opts ExportOptions, merge func(*extractor.Model, ExportOptions) (*onnx.Model, error)) (_ *onnx.Model, err error) {
 	d := opts.Detector
+	if d.Source.Patches != nil {
+		return nil, options.Errorf("WithBackbone", "the detector has a model of patches, which no graph has yet; export it without the backbone, or train one from features that were extracted without patches")
+	}
 	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted})
 	if err != nil {
 		return nil, err

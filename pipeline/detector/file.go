@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -19,9 +20,12 @@ import (
 )
 
 // detectorVersion is the format that is written, and the newest that is read.
-const detectorVersion = 7
+const detectorVersion = 8
 
-// layersVersion has parts of the score that read layers.
+// patchesVersion has a model of patches.
+const patchesVersion = 8
+
+// layersVersion is the newest format without; it has parts of the score that read layers.
 const layersVersion = 7
 
 // outliersVersion is the newest format without these.
@@ -102,6 +106,9 @@ func (d *Detector) Save(path string) error {
 	if err == nil {
 		tensors, err = d.encodeFolds(metadata, tensors)
 	}
+	if p := d.Source.Patches; p != nil {
+		tensors = append(tensors, safetensors.Tensor{Name: patchesTensor, Shape: []int{len(p.File())}, Data: p.File()})
+	}
 	if err != nil {
 		return fmt.Errorf("save detector %s: %w", path, err)
 	}
@@ -129,6 +136,8 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 		History: d.History, Assessment: d.Assessment, Confidence: d.Confidence,
 	}
 	switch {
+	case d.Source.Patches != nil:
+		meta.Version, meta.Folds = patchesVersion, len(d.Folds)
 	case d.Scoring.ReadsLayers():
 		meta.Version, meta.Folds = layersVersion, len(d.Folds)
 	case d.Scoring.knowsOutliers():
@@ -276,7 +285,36 @@ func parseDetector(file *safetensors.File) (*Detector, error) {
 			return nil, fmt.Errorf("tensor %q holds NaN", t.Name)
 		}
 	}
-	return parsePart(file)
+	d, err := parsePart(file)
+	if err != nil {
+		return nil, err
+	}
+	return d, d.readPatches(&safetensors.Reader{File: file})
+}
+
+// patchesTensor holds the file of the model of patches.
+const patchesTensor = "patches"
+
+// readPatches reads the model of patches that a layer is by.
+func (d *Detector) readPatches(r *safetensors.Reader) error {
+	for _, l := range d.Source.Layers {
+		if !l.OfPatches() {
+			continue
+		}
+		data, _ := safetensors.Values[uint8](r, patchesTensor)
+		if r.Err != nil {
+			return r.Err
+		}
+		p, err := extractor.ReadPatches(data)
+		if err != nil {
+			return err
+		}
+		if p.Layer() != l {
+			return fmt.Errorf("its model of patches is not the one of its layer %q", l.Name)
+		}
+		d.Source.Patches = p
+	}
+	return nil
 }
 
 func hasNaN(data any) bool {

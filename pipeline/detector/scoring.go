@@ -38,6 +38,10 @@ const (
 // outliers, a [posthoc.Outliers].
 const OutliersPart = "outliers"
 
+// PatchesPart is the name of the part of JoinedScore that reads how strange the patches of an
+// image are.
+const PatchesPart = "patches"
+
 // Depths of layers, with which the names of their parts begin.
 const (
 	earlyLayer  = "early"
@@ -47,6 +51,12 @@ const (
 
 // LayerPart returns the name of the part of JoinedScore that reads layer i of some.
 func LayerPart(layers []features.Layer, i int) string {
+	if layers[i].OfPatches() {
+		return PatchesPart
+	}
+	if last := len(layers) - 1; layers[last].OfPatches() {
+		layers = layers[:last]
+	}
 	depth := middleLayer
 	switch {
 	case i == len(layers)-1:

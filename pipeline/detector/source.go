@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
@@ -30,6 +31,9 @@ type Source struct {
 	// fingerprint without them, "" where it is the same.
 	Layers    []features.Layer `json:"layers,omitempty"`
 	Embedding string           `json:"embedding_fingerprint,omitempty"`
+	// Patches is the model of patches that one of Layers is by; nil without such a layer.
+	// Files have it as a tensor.
+	Patches *extractor.Patches `json:"-"`
 }
 
 // Space is the fingerprint of the embedding.
@@ -39,6 +43,9 @@ func (s Source) Space() string { return cmp.Or(s.Embedding, s.Fingerprint) }
 func (s Source) With(layers []features.Layer) Source {
 	embedding := s.Space()
 	s.Layers, s.Fingerprint, s.Embedding = layers, embedding, ""
+	if !slices.ContainsFunc(layers, features.Layer.OfPatches) {
+		s.Patches = nil
+	}
 	if len(layers) > 0 && embedding != "" {
 		s.Fingerprint, s.Embedding = features.LayersFingerprint(embedding, layers), embedding
 	}
@@ -58,7 +65,7 @@ func ModelSource(model *extractor.Model, folder string, reading preprocess.Readi
 	preprocess, err := json.Marshal(treatment)
 	return Source{
 		Fingerprint: model.EmbeddingFingerprint(), Model: folder, SHA256: model.SHA256,
-		Output: model.Output(), Pool: model.Pool(), Preprocess: preprocess,
+		Output: model.Output(), Pool: model.Pool(), Preprocess: preprocess, Patches: model.Patches(),
 	}.With(model.Layers()), err
 }
 
@@ -112,9 +119,11 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 	opts.Reading, opts.FastMath = treatment.reading(), treatment.FastMath
 	// Output and pool are as training had them; a set made elsewhere names
 	// neither, and the model's defaults hold.
-	opts.Output, opts.Pool, opts.Layers = d.Source.Output, d.Source.Pool, nil
+	opts.Output, opts.Pool, opts.Layers, opts.PatchNodes, opts.Patches = d.Source.Output, d.Source.Pool, nil, nil, d.Source.Patches
 	for _, l := range d.Source.Layers {
-		opts.Layers = append(opts.Layers, l.Name)
+		if !l.OfPatches() {
+			opts.Layers = append(opts.Layers, l.Name)
+		}
 	}
 	model, err := extractor.OpenModelContext(ctx, dir, opts)
 	if err != nil {

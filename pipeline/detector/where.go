@@ -17,7 +17,7 @@ import (
 
 // Map says for each cell of a grid over what the model sees of an image how far that
 // region made the score fall: how much higher the score is while the cell is hidden,
-// on average. Negative: hiding the cell makes the score lower.
+// on average. Negative: hiding the cell makes the score lower. [MapOf] has other values.
 type Map struct {
 	Width  int       `json:"width"`
 	Height int       `json:"height"`
@@ -25,6 +25,16 @@ type Map struct {
 	// Area is the part of the image that the grid covers, as the model sees no more:
 	// left, top, right and bottom as shares of the image's width and height.
 	Area [4]float64 `json:"area"`
+}
+
+// MapOf returns the map that the model of patches gives of an image, in the pass of its
+// verdict: its values are how far each place is beyond the worst ones that are usual, as a
+// share. It is nil without such a model.
+func MapOf(r extractor.Row) *Map {
+	if r.Map == nil {
+		return nil
+	}
+	return &Map{r.Map.Width, r.Map.Height, r.Map.Values, r.Map.Area}
 }
 
 // The grid of a Map: its shorter side has shortCells, the longer one as many more as

@@ -19,6 +19,7 @@ var wordsOf = map[string]words{
 	DecisionPart: {"between {A} and {B}", "clearly of one class", "less clearly of one class (between {A} and {B})"},
 	HeadPart:     {"far from every class, or between {A} and {B}", "surely of one class", "less surely of any class, by the head's own score,"},
 	HeadScore:    {"low confidence in every class", "confident of a class", "less confident of any class"},
+	PatchesPart:  {"with places unlike those of the training images", "with places like those of the training images", "stranger in its strangest places"},
 	OutliersPart: {"like the known outliers", "unlike the known outliers", "more like the known outliers"},
 	GuardPart:    {"beyond nearly all in-distribution images", "within the range of in-distribution images", "farther from every class"},
 }

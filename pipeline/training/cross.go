@@ -37,7 +37,7 @@ func (t *Data) crossFold(ctx context.Context, final *detector.Detector, without 
 		table.Labels[row] = -1
 	}
 	o.Progress, o.Resumed, o.Stage = nil, nil, nil
-	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, hard: t.hard, validation: t.validation, outliers: t.outliers, space: t.space, isFold: true, layers: final.Source.Layers}
+	part := &Data{Table: &table, Held: t.Held, Options: o, groups: t.groups, hard: t.hard, validation: t.validation, outliers: t.outliers, space: t.space, isFold: true, layers: final.Source.Layers, patches: final.Source.Patches, fitted: t.fitted}
 	if part, err = part.resplit(o.Seeds[0]); err != nil {
 		return nil, err
 	}
@@ -66,12 +66,9 @@ func (t *Data) folds(n int, seed uint64) [][]int {
 	rng := rand.New(rand.NewPCG(seed, 0x666f6c6473))
 	members, byClass := map[int][]int{}, make([][]int, len(t.Classes))
 	for row, y := range t.Labels {
-		if y < 0 {
+		group := t.groupOf(row)
+		if y < 0 || t.fitted[group] {
 			continue
-		}
-		group := row
-		if t.groups != nil {
-			group = t.groups[row]
 		}
 		if members[group] == nil {
 			byClass[y] = append(byClass[y], group)

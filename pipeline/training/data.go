@@ -44,8 +44,10 @@ type Data struct {
 	calibratedOn      []detector.TrainingSet
 	outliers          *outliers // nil: none, or too few
 	outlierSets       []detector.TrainingSet
-	layers            []features.Layer // that all sets have, for parts of the score; nil for none
-	made              []features.Rows  // rows of train and validation, until release
+	layers            []features.Layer   // that all sets have, for parts of the score; nil for none
+	patches           *extractor.Patches // the model that one of layers is by; nil without
+	fitted            map[int]bool       // groups with an image that this was fitted on, which all train
+	made              []features.Rows    // rows of train and validation, until release
 }
 
 // withDefaults checks options and fills in the zero fields.
@@ -140,6 +142,9 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		}
 	}
 	if err := data.findGroups(ctx); err != nil {
+		return nil, err
+	}
+	if err := data.findFitted(); err != nil {
 		return nil, err
 	}
 	if err := data.openOutliers(ctx); err != nil {

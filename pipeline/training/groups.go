@@ -204,10 +204,14 @@ func (t *Data) calibrationRows(ctx context.Context, own *features.Table) ([]int,
 			known[n] = true
 		}
 	}
+	fitted, err := t.inFit(own)
+	if err != nil {
+		return nil, err
+	}
 	groups, repeated := JoinGroups(slices.Clone(alike[0]), names), 0
 	spoiled := map[int]bool{}
 	for i, n := range alike[0] {
-		if known[n] {
+		if known[n] || fitted[i] {
 			spoiled[groups[i]] = true
 		}
 	}

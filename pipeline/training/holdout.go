@@ -33,6 +33,7 @@ type candidate struct {
 	name         string
 	standardised string // the post-hoc score of standardised features that it is; "" for another
 	layer        string // that it reads; "" for the embedding
+	patches      bool   // which is of patches
 	from, d      int    // the columns of the layer among those of all
 }
 
@@ -48,7 +49,7 @@ var candidates = []candidate{
 func (t *Data) candidates() []candidate {
 	all, from := slices.Clone(candidates), 0
 	for i, l := range t.layers {
-		all = append(all, candidate{name: detector.LayerPart(t.layers, i), layer: l.Name, from: from, d: l.D})
+		all = append(all, candidate{name: detector.LayerPart(t.layers, i), layer: l.Name, patches: l.OfPatches(), from: from, d: l.D})
 		from += l.D
 	}
 	return append(all, candidate{name: detector.OutliersPart})
@@ -83,7 +84,11 @@ func (c candidate) own() bool {
 func (t *Data) fitCandidate(ctx context.Context, c candidate, in posthoc.Input, layers []float32) (s posthoc.Scorer, err error) {
 	switch {
 	case c.layer != "":
-		return posthoc.FitLayer(ctx, posthoc.NewData(c.of(layers, features.LayersDim(t.layers)), c.d, in.Train.Labels, in.Train.Classes))
+		data := posthoc.NewData(c.of(layers, features.LayersDim(t.layers)), c.d, in.Train.Labels, in.Train.Classes)
+		if c.patches { // a few logarithms, whose length means nothing
+			return posthoc.FitMDS(ctx, data, false)
+		}
+		return posthoc.FitLayer(ctx, data)
 	case c.standardised == "":
 		return posthoc.Fit(ctx, c.name, in)
 	}
@@ -255,11 +260,21 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 }
 
 // oneClassWeights are those of data with one class, of which none can be left out: the density
-// counts as much as all layers, since far images are those of other classes.
+// counts as much as all layers, since far images are those of other classes. Patches, which
+// alone tell small defects, count as much as both.
 func (t *Data) oneClassWeights() map[string]float64 {
 	weights := map[string]float64{detector.DensityPart: 1}
-	for i := range t.layers {
-		weights[detector.LayerPart(t.layers, i)] = 1 / float64(len(t.layers))
+	pooled := 0
+	for _, l := range t.layers {
+		if !l.OfPatches() {
+			pooled++
+		}
+	}
+	for i, l := range t.layers {
+		weights[detector.LayerPart(t.layers, i)] = 1 / float64(max(pooled, 1))
+		if l.OfPatches() {
+			weights[detector.PatchesPart] = 2
+		}
 	}
 	return weights
 }
@@ -899,7 +914,7 @@ func (h *holdOut) newAssessment() (*detector.Assessment, error) {
 func (t *Data) calibrationImages() (int, error) {
 	switch c := t.Options.Calibration; {
 	case c.Folds > 0:
-		return len(t.onePerGroup(slices.Concat(t.split.Train, t.split.Validation))), nil
+		return len(t.onePerGroup(t.neverFitted(slices.Concat(t.split.Train, t.split.Validation)))), nil
 	case c.Features != "":
 		s, err := features.Open(c.Features)
 		if err != nil {

@@ -211,15 +211,13 @@ func (t *Data) keep(ctx context.Context) error {
 func (t *Data) parts(seed uint64) (features.Parts, error) {
 	validation, calibration := t.Options.Validation.fraction(), t.Options.Calibration.fraction()
 	if t.kept == nil {
-		return features.Split(t.Labels, t.groups, len(t.Classes), validation, calibration, seed)
+		return t.splitOthers(validation, calibration, seed)
 	}
-	group := func(row int) int {
-		if t.groups == nil {
-			return row
-		}
-		return t.groups[row]
-	}
+	group := t.groupOf
 	part := map[int]string{} // of the groups that have earlier rows
+	for g := range t.fitted {
+		part[g] = "train"
+	}
 	rows := map[string][]int{}
 	for name, aside := range t.kept.splits {
 		for _, row := range aside {

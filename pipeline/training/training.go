@@ -193,7 +193,7 @@ func (t *Data) fit(ctx context.Context, kept *checkpoint) (raw *Data, trained *t
 	for _, h := range trained.heads {
 		h.Conditioning = condition
 	}
-	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: t.Options.TargetTPR, Source: sourceOf(t.Sets[0]).With(t.layers)}
+	d := &detector.Detector{Classes: t.Classes, Heads: trained.heads, Seeds: trained.seeds, TargetTPR: t.Options.TargetTPR, Source: t.source()}
 	trained.detector = d
 	if trained.joined, err = before.fitScoring(ctx, d); err != nil {
 		return nil, nil, err
@@ -371,6 +371,13 @@ func summarise(t *trainedHeads) *Result {
 }
 
 // sourceOf takes over what a feature set says of how it was made.
+// source says how the rows were made.
+func (t *Data) source() detector.Source {
+	s := sourceOf(t.Sets[0])
+	s.Patches = t.patches
+	return s.With(t.layers)
+}
+
 func sourceOf(set *features.Set) detector.Source {
 	return detector.Source{
 		Fingerprint: set.Space(), Model: set.Model, SHA256: set.ModelSHA256,

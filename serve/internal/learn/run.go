@@ -225,7 +225,7 @@ func (t *Task) write(ctx context.Context, dir string, images []reviewed) (err er
 	source := t.Base.Source
 	w, err := features.Create(ctx, dir, features.Header{
 		D: t.Base.Heads[0].Dim(), Layers: source.Layers, Embedding: source.Embedding, Root: t.Root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
-		Preprocess: source.Preprocess, Fingerprint: cmp.Or(source.Fingerprint, "unknown"), Tool: t.Tool,
+		Patches: source.Patches.File(), Preprocess: source.Preprocess, Fingerprint: cmp.Or(source.Fingerprint, "unknown"), Tool: t.Tool,
 	}, features.Options{})
 	if err != nil {
 		return err
