@@ -106,3 +106,40 @@ func TestLayersAreContent(t *testing.T) {
 		t.Errorf("layers onto a set without: %v", err)
 	}
 }
+
+// TestPatchesFile: the model of patches that a layer is by lies in the set and in what is made
+// of it, and is missed where it is gone.
+func TestPatchesFile(t *testing.T) {
+	dir, merged := t.TempDir(), filepath.Join(t.TempDir(), "merged")
+	h := header
+	h.Layers, h.Patches = []features.Layer{{Name: "patches of a", D: 4, Pool: features.PatchesPool + "1234"}}, []byte("a model")
+	h.Embedding, h.Fingerprint = header.Fingerprint, features.LayersFingerprint(header.Fingerprint, h.Layers)
+	var shards []string
+	for i := range 2 {
+		h.Shard = features.Shard{Index: i + 1, Count: 2}
+		shards = append(shards, filepath.Join(dir, h.Shard.String()[:1]))
+		w := create(t, shards[i], h, features.Options{})
+		s := float32(four[i].seed)
+		check(t, w.Append(four[i].image(), []float32{s, -s, 1, 2, 3, 4}, []float32{s, 1, 2}))
+		_, err := w.Commit(t.Context(), features.Contents{
+			Units:   []features.Unit{{Images: []features.Image{four[i].image()}, Places: []int64{int64(i)}}},
+			Classes: classes, Part: &features.Part{Shard: h.Shard, Images: 2, Listing: "listing"},
+		})
+		check(t, err)
+	}
+	_, err := features.Merge(t.Context(), merged, shards, features.Options{})
+	check(t, err)
+	for _, at := range append(shards, merged) {
+		s := open(t, at)
+		check(t, s.Verify(t.Context()))
+		if data, err := s.Patches(); err != nil || string(data) != "a model" || !s.Layers[0].OfPatches() {
+			t.Errorf("%s has the model of patches %q: %v", at, data, err)
+		}
+	}
+	check(t, os.Remove(filepath.Join(merged, "patches.safetensors")))
+	if s, err := features.Open(merged); err == nil {
+		if _, err := s.Patches(); err == nil {
+			t.Error("a set without its model of patches says nothing")
+		}
+	}
+}

@@ -289,7 +289,7 @@ func extractionNotes(result *pipeline.ExtractResult, backbone extractor.ModelOpt
 	}
 	switch n := inClasses(result.Classes); {
 	case n == 0:
-		note("the images have no labels: good to evaluate with, not to train on; an image's label is the folder that it lies in, DIR/class/…/image")
+		note("the images have no labels: train takes all for one class; an image's label is the folder that it lies in, DIR/class/…/image")
 	case n < result.Meta.N:
 		note("%s without a label, in no folder of a class: train leaves out what has no label", count(result.Meta.N-n, "image"))
 	}

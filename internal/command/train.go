@@ -442,6 +442,11 @@ func describe(d *pipeline.Detector, r *pipeline.TrainResult) string {
 			text += " (nearest training images)"
 		}
 		text += "; promised is how few of its images are flagged, not how many other images are caught"
+		if d.Source.Patches == nil {
+			text += "\nit sees what changes the whole image, and hardly a scratch or a spot: for these, extract with --layers auto --patches auto"
+		} else {
+			text += "\nit also sees places that are unlike all places of the training images; not what is in a wrong place, and hardly what is smaller than a sixteenth of the image's side"
+		}
 	}
 	switch {
 	case r.Threshold == nil:

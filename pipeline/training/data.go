@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -130,6 +131,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 	if err := data.keep(ctx); err != nil {
 		return nil, err
 	}
+	data.oneFolder()
 	if err := data.correct(); err != nil {
 		return nil, err
 	}
@@ -193,6 +195,20 @@ func (t *Data) sameFeatures() (err error) {
 		}
 	}
 	return features.CheckProbes(sets, t.Options.AllowDriftedFeatures, func(text string) { t.Warnings = append(t.Warnings, text) })
+}
+
+// oneFolder makes one class of images that lie in a folder without subfolders: good parts, say,
+// and nothing else. It has the name of the folder.
+func (t *Data) oneFolder() {
+	if len(t.Classes) > 0 || t.Sets[0].Root == "" {
+		return
+	}
+	name := filepath.Base(filepath.FromSlash(t.Sets[0].Root))
+	t.Classes, t.Labels, t.relabelled = []string{name}, make([]int64, len(t.Labels)), map[int]int{}
+	for row := range t.Labels {
+		t.relabelled[row] = 0
+	}
+	t.Warnings = append(t.Warnings, fmt.Sprintf("the images lie in no folder of a class: all of them are the class %q", name))
 }
 
 // correct changes labels as Exclude and Relabel say.

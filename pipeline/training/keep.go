@@ -197,7 +197,9 @@ func (t *Data) keep(ctx context.Context) error {
 			if class >= len(old.Classes) || row < 0 || row >= t.kept.rows {
 				return options.Errorf("Keep", "the detector has the label %d for row %d: %w", class, row, detector.ErrTrainingSets)
 			}
-			y = slices.Index(t.Classes, old.Classes[class])
+			if y = slices.Index(t.Classes, old.Classes[class]); y < 0 { // of a folder without subfolders
+				y, t.Classes = len(t.Classes), append(slices.Clone(t.Classes), old.Classes[class])
+			}
 		}
 		if y < 0 {
 			t.excluded++

@@ -3,7 +3,7 @@
 // methods on them, and prints the paper's numbers next to ours. Run it by
 // scripts/reproduce:
 //
-//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers|layers [flags]
+//	scripts/reproduce cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers|layers|defects [flags]
 package main
 
 import (
@@ -66,7 +66,7 @@ var (
 
 func joined(method string) bool { return method == detector.JoinedScore }
 
-const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves, oneclass, assessment, together, confidence, outliers or layers"
+const dataSets = "cifar10, cifar100, imagenet200, imagenet1k, heads, superclasses, curves, oneclass, assessment, together, confidence, outliers, layers or defects"
 
 // experiment is a run of the program.
 type experiment struct {
@@ -90,7 +90,7 @@ type experiment struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	e := &experiment{stderr: stderr}
-	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers|layers [flags]",
+	f := command.Flags("scripts/reproduce", "cifar10|cifar100|imagenet200|imagenet1k|heads|superclasses|curves|oneclass|assessment|together|confidence|outliers|layers|defects [flags]",
 		`Extracts features of OpenOOD's images with every backbone, compares the paper's
 methods on them, and writes tables of the paper's numbers beside ours. DATA is laid
 out as OpenOOD has it: images_classic/, images_largescale/, benchmark_imglist/.
@@ -113,11 +113,13 @@ confidence compares maps that make a probability of the confidence, on the sets 
 outliers trains with known outliers and without, on the sets of assessment, tin, texture and
 scenes.
 layers trains on sets that have layers of the model (extract --layers), with and without them.
+defects draws defects into textures of scikit-image, and says what detectors of good parts catch.
 Results of an earlier run with the same options are reused.`, stdout)
 	f.StringVar(&e.data, "data", "data", "OpenOOD's data root `DATA`; with --subset, folder with images/ and lists/subset/ (default: data of $MLRBFN_SHARED or ../shared)")
 	models := f.StringArray("model", nil, "backbone `[NAME=]DIR` (repeat for several); the paper's numbers of the backbones CLIP, DINOv2 and ResNet stand beside those of one with such a NAME")
 	only := f.StringSlice("only", nil, "of superclasses, the `NAMES` to run; the table has all that were run")
 	f.StringVar(&e.features, "features", "", "folder `FEATURES` with a feature set BACKBONE/SET for every backbone and set, in place of extraction; an earlier run has left it in OUT/cifar10-stand-in/features, say")
+	textureDir := f.String("textures", "", "of defects, the `FOLDER` of brick.png, grass.png and gravel.png, skimage/data of scikit-image 0.26")
 	chosen := f.StringSlice("contests", nil, "`HEADS` whose logits scores read: linear, plain, mlp; and paper, the MLRBFN as published (default: all these); and no-decision, no-parts, no-head, the default score without those parts of the head")
 	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
 	methods := f.String("methods", "mlrbfn,msp,odin,gen,she-ip,she-e,knn,rmds,ensemble", "`METHODS` to compare, as evaluate has them, or all")
@@ -155,7 +157,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 		if !f.Changed("methods") {
 			*methods = "all"
 		}
-	} else if keys[0] == assessment || keys[0] == together || keys[0] == confidences || keys[0] == knownOutliers || keys[0] == layersKey {
+	} else if keys[0] == assessment || keys[0] == together || keys[0] == confidences || keys[0] == knownOutliers || keys[0] == layersKey || keys[0] == defectsKey {
 		*subset = true
 	} else if paper, _ := grids(); paper[keys[0]].title == "" {
 		return command.Usagef("data set %s: it is "+dataSets, keys[0])
@@ -200,6 +202,9 @@ Results of an earlier run with the same options are reused.`, stdout)
 	}
 	if keys[0] == layersKey {
 		return e.runLayers(ctx, stdout, *models, *seeds, *epochs, *only)
+	}
+	if keys[0] == defectsKey {
+		return e.runDefects(ctx, stdout, *models, *seeds, *epochs, *textureDir)
 	}
 	if keys[0] == assessment {
 		return e.runAssessment(ctx, stdout, *models, *seeds, *epochs, *only)
