@@ -216,7 +216,7 @@ func TestLoadDetectorRefuses(t *testing.T) {
 		"empty":              {nil, ""},
 		"cut short":          {good[:len(good)-1], ""},
 		"one bit altered":    {altered, "altered"},
-		"newer version":      {replace(`"version":2`, `"version":8`), "version 8"},
+		"newer version":      {replace(`"version":2`, `"version":9`), "version 9"},
 		"no metadata":        {rewrite(func(m map[string]string, _ *[]safetensors.Tensor) { delete(m, "mlrbfn") }), "mlrbfn"},
 		"class too few":      {replace(`"cat",`, ""), "classes"},
 		"norm below 1":       {replace(`"norm":2`, `"norm":0.5`), "norm"},

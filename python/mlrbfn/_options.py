@@ -43,6 +43,10 @@ class ExtractOptions(TypedDict, total=False):
     fast_math : bool, default False
         products in bfloat16, on arm64 processors that have it; features are others
 
+    patches : str, default "none"
+        also how strange the places of an image are: auto|NODE,…|FEATURES|none; a tenth of the
+        images says what is usual, or a set that has it
+
     size : int | str, default None
         resize to N|WxH (default: all images must have the same size)
 
@@ -109,6 +113,7 @@ class ExtractOptions(TypedDict, total=False):
     pool: Literal["cls", "mean"] | None
     layers: str | None
     fast_math: bool | None
+    patches: str | None
     size: int | str | None
     channels: Literal["grey", "rgb"] | None
     mean: float | Sequence[float] | None
@@ -782,6 +787,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "pool": None,
         "layers": "none",
         "fast_math": False,
+        "patches": "none",
         "size": None,
         "channels": None,
         "mean": 0,
