@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
@@ -87,7 +89,9 @@ func ReadPatches(data []byte) (*Patches, error) {
 		return fail(fmt.Errorf("it has version %q, and this program knows %s; a newer one reads it", v, patchesVersion))
 	}
 	r, p := &safetensors.Reader{File: file}, &Patches{file: data}
-	p.Images, _ = safetensors.Values[int64](r, "images")
+	if p.Images, _ = safetensors.Values[int64](r, "images"); !slices.IsSorted(p.Images) {
+		return fail(errors.New("its images are not in order"))
+	}
 	for i, name := range strings.Split(file.Metadata["nodes"], "\n") {
 		n, at := PatchNode{Name: name}, strconv.Itoa(i)
 		n.Mean, _ = safetensors.Values[float32](r, at+".mean")
@@ -98,6 +102,9 @@ func ReadPatches(data []byte) (*Patches, error) {
 		}
 		if d := len(n.Mean); i >= mostPatchNodes || d < 1 || d > mostPatchChannels || len(n.Whiten) != d*d || len(usual) != 1 || !(usual[0] > 0) {
 			return fail(fmt.Errorf("the tensors of %q do not fit together", name))
+		}
+		if err := errors.Join(npy.CheckValues(n.Mean), npy.CheckValues(n.Whiten), npy.CheckValues(usual)); err != nil {
+			return fail(fmt.Errorf("%q: %w", name, err))
 		}
 		n.Usual = usual[0]
 		p.Nodes = append(p.Nodes, n)

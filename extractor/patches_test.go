@@ -179,3 +179,27 @@ func TestPatchesRefused(t *testing.T) {
 		t.Error("tensors that do not fit are read")
 	}
 }
+
+// FuzzReadPatches: what is read has tensors that fit, and is described without a panic.
+func FuzzReadPatches(f *testing.F) {
+	p, err := newPatches([]PatchNode{{Name: "block.1", Mean: []float32{1, 2}, Whiten: []float32{1, 0, 0, 1}, Usual: 1}}, []int64{1, 2})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(p.File())
+	f.Add(p.File()[:len(p.File())-1])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := ReadPatches(data)
+		if err != nil {
+			return
+		}
+		if !slices.IsSorted(p.Images) || p.Layer().D != 2*len(p.Nodes) {
+			t.Error("what was read does not fit together")
+		}
+		for _, n := range p.Nodes {
+			if far := n.distances(make([]float32, 3*len(n.Mean))); len(far) != 3 {
+				t.Errorf("%d distances", len(far))
+			}
+		}
+	})
+}
