@@ -124,7 +124,7 @@ func TestPlansAreRemembered(t *testing.T) {
 	if _, _, plan := extract(file, 40, 2); plan != (Plan{2, 1, 1, false}) {
 		t.Errorf("few images: %v", plan)
 	}
-	for what, old := range map[string]remembered{"old": {1, 1, 400, today() - planDays - 1}, "of tomorrow": {1, 1, 400, today() + 1}, "without a batch": {0, 1, 400, today()}} {
+	for what, old := range map[string]remembered{"old": {1, 1, 400, today() - planDays - 1}, "of tomorrow": {1, 1, 400, today() + 1}, "without a batch": {0, 1, 400, today()}, "of too many threads": {1, 1 << 20, 400, today()}} {
 		text, err := json.Marshal(map[string]remembered{key: old})
 		if err != nil {
 			t.Fatal(err)

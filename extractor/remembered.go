@@ -61,7 +61,7 @@ func (f planFile) read(today int64) map[string]remembered {
 		return map[string]remembered{}
 	}
 	maps.DeleteFunc(plans, func(_ string, p remembered) bool {
-		return today-p.Day > planDays || p.Day > today || p.Batch < 1 || p.Batch > slices.Max(deviceBatchSizes) || p.Threads < 1
+		return today-p.Day > planDays || p.Day > today || p.Batch < 1 || p.Batch > slices.Max(deviceBatchSizes) || p.Threads < 1 || p.Threads > runtime.GOMAXPROCS(0)
 	})
 	return plans
 }
