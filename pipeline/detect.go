@@ -137,11 +137,17 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 	}
 
 	var stats DetectStats
-	explaining := newExplaining(&opts, model, func(r extractor.Row, v Verdict, why *Explanation) error {
+	conclude := func(r extractor.Row, v Verdict, why *Explanation) error {
 		return sink(stats.add(opts.conclude(aside, r, v, why)))
-	})
-	j := newJudging(ctx, opts.Detector, explaining.add)
-	err = j.wait(func(ctx context.Context) error {
+	}
+	judged := func(_ context.Context, r extractor.Row, v Verdict) error { return conclude(r, v, nil) }
+	var reasons *explaining
+	if opts.Explain != nil {
+		reasons = newExplaining(&opts, model, conclude)
+		judged = reasons.add
+	}
+	b := newBatcher(ctx, opts.Detector, judged)
+	err = b.wait(func(ctx context.Context) error {
 		done, failed := 0, 0
 		for {
 			run := opts.Run
@@ -156,14 +162,14 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 			}
 			through, err := model.Extract(ctx, in, run, func(r extractor.Row) error {
 				r.Index += done
-				return j.judge(ctx, r)
+				return b.add(ctx, r)
 			})
 			done, failed = done+through.Done, failed+through.Failed
 			if err == nil {
-				err = j.flush(ctx)
+				err = b.flush(ctx)
 			}
-			if err == nil {
-				err = explaining.drain(ctx, done)
+			if err == nil && reasons != nil {
+				err = reasons.drain(ctx, done)
 			}
 			if err != nil || opts.More == nil {
 				return err
@@ -188,7 +194,9 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 			in = images.Of(items...)
 		}
 	})
-	stats.Unmapped = explaining.unmapped
+	if reasons != nil {
+		stats.Unmapped = reasons.unmapped
+	}
 	return stats, err
 }
 
@@ -270,18 +278,18 @@ func pathOf(item images.Item) string {
 	return filepath.ToSlash(item.File)
 }
 
-// judging judges images on all cores and passes the verdicts on in order.
-type judging struct {
-	blocks chan block
-	group  *parallel.Group
-	ctx    context.Context
+// batcher judges images on all cores, several at once, and passes the verdicts on in order.
+type batcher struct {
+	batches chan batch
+	group   *parallel.Group
+	ctx     context.Context
 
-	next block     // what is to be judged together
+	next batch     // what is to be judged together
 	last time.Time // when an image came
 }
 
-// block is images that are judged together.
-type block struct {
+// batch is images that are judged together.
+type batch struct {
 	results []extractor.Row
 	rows    []float32 // [n, D], the features of those that have any
 }
@@ -290,39 +298,39 @@ type block struct {
 // others to be judged with. Where images take longer, it gains little.
 const patience = 20 * time.Millisecond
 
-// newJudging starts it; sink gets the result, with features that are its own, and, where
+// newBatcher starts it; sink gets the result, with features that are its own, and, where
 // there are any, the verdict on each image, in the order of their indices, one at a time.
-func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Context, extractor.Row, detector.Verdict) error) *judging {
+func newBatcher(ctx context.Context, d *detector.Detector, sink func(context.Context, extractor.Row, detector.Verdict) error) *batcher {
 	workers := runtime.GOMAXPROCS(0)
-	j := &judging{blocks: make(chan block, workers)}
-	j.group, j.ctx = parallel.WithContext(ctx)
+	b := &batcher{batches: make(chan batch, workers)}
+	b.group, b.ctx = parallel.WithContext(ctx)
 	type judged struct {
 		extractor.Row
 		detector.Verdict
 	}
 	var mu sync.Mutex
-	inOrder := ordered(func(v judged) error { return sink(j.ctx, v.Row, v.Verdict) })
+	inOrder := ordered(func(v judged) error { return sink(b.ctx, v.Row, v.Verdict) })
 	deliver := func(i int, v judged) error {
 		mu.Lock()
 		defer mu.Unlock() // after a panic of sink, too
 		return inOrder(i, v)
 	}
 	for range workers {
-		j.group.Go(func() error {
+		b.group.Go(func() error {
 			var judge func(rows []float32) []detector.Verdict // takes memory, and not all may be needed
-			for b := range j.blocks {
+			for some := range b.batches {
 				var verdicts []detector.Verdict
-				if len(b.rows) > 0 {
+				if len(some.rows) > 0 {
 					if judge == nil {
 						judge = d.VerdictFunc()
 					}
-					verdicts = judge(b.rows)
+					verdicts = judge(some.rows)
 				}
-				for _, r := range b.results {
+				for _, r := range some.results {
 					v := judged{Row: r}
 					if r.Err == nil {
 						v.Verdict, verdicts = verdicts[0], verdicts[1:]
-						v.Features, b.rows = b.rows[:d.Dim():d.Dim()], b.rows[d.Dim():]
+						v.Features, some.rows = some.rows[:d.Dim():d.Dim()], some.rows[d.Dim():]
 					}
 					if err := deliver(r.Index, v); err != nil {
 						return err
@@ -332,33 +340,33 @@ func newJudging(ctx context.Context, d *detector.Detector, sink func(context.Con
 			return nil
 		})
 	}
-	return j
+	return b
 }
 
-// judge takes the result of an image, whose slices it copies. Of images that
+// add takes the result of an image, whose slices it copies. Of images that
 // come quickly some wait for others until flush is called. Calls of both do not
 // overlap.
-func (j *judging) judge(ctx context.Context, r extractor.Row) error {
-	j.next.rows = append(j.next.rows, r.Features...)
+func (b *batcher) add(ctx context.Context, r extractor.Row) error {
+	b.next.rows = append(b.next.rows, r.Features...)
 	r.Features, r.Logits = nil, nil
-	j.next.results = append(j.next.results, r)
+	b.next.results = append(b.next.results, r)
 	now := time.Now()
-	slow := now.Sub(j.last) > patience
-	j.last = now
-	if slow || len(j.next.results) == detector.VerdictRows {
-		return j.flush(ctx)
+	slow := now.Sub(b.last) > patience
+	b.last = now
+	if slow || len(b.next.results) == detector.VerdictRows {
+		return b.flush(ctx)
 	}
 	return nil
 }
 
 // flush lets all images be judged that were taken.
-func (j *judging) flush(ctx context.Context) error {
-	if len(j.next.results) == 0 {
+func (b *batcher) flush(ctx context.Context) error {
+	if len(b.next.results) == 0 {
 		return nil
 	}
 	select {
-	case j.blocks <- j.next:
-		j.next = block{}
+	case b.batches <- b.next:
+		b.next = batch{}
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -366,12 +374,12 @@ func (j *judging) flush(ctx context.Context) error {
 }
 
 // wait runs what gives the results and returns when all are judged.
-func (j *judging) wait(feed func(context.Context) error) error {
-	j.group.Go(func() error {
-		defer close(j.blocks)
-		return feed(j.ctx)
+func (b *batcher) wait(feed func(context.Context) error) error {
+	b.group.Go(func() error {
+		defer close(b.batches)
+		return feed(b.ctx)
 	})
-	return j.group.Wait()
+	return b.group.Wait()
 }
 
 // ordered returns a function that takes values in any order and gives them to

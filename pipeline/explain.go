@@ -105,9 +105,6 @@ func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(ex
 
 // add takes the next image. Calls do not overlap.
 func (e *explaining) add(ctx context.Context, r extractor.Row, v Verdict) error {
-	if e.opts.Explain == nil {
-		return e.sink(r, v, nil)
-	}
 	e.results, e.verdicts = append(e.results, r), append(e.verdicts, v)
 	var err error
 	if len(e.results) == explainedAtOnce || e.opts.Where && len(e.results) == mappedAtOnce {
@@ -169,9 +166,6 @@ func (e *explaining) flush(ctx context.Context) error {
 // drain waits until n images were taken, after which no more come for now, and
 // explains those that are left.
 func (e *explaining) drain(ctx context.Context, n int) error {
-	if e.opts.Explain == nil {
-		return nil
-	}
 	for e.received.Load() < int64(n) {
 		select {
 		case <-e.more:

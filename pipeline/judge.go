@@ -162,16 +162,16 @@ func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) (answe
 	if len(items) == 0 {
 		return answers, rows, maps, ctx.Err()
 	}
-	judging := newJudging(ctx, j.detector, func(_ context.Context, r extractor.Row, v Verdict) error {
+	b := newBatcher(ctx, j.detector, func(_ context.Context, r extractor.Row, v Verdict) error {
 		answers[at[r.Index]] = Answer{Verdict: v, Err: r.Err}
 		if keep {
 			rows[at[r.Index]], maps[at[r.Index]] = r.Features, detector.MapOf(r)
 		}
 		return nil
 	})
-	err = judging.wait(func(ctx context.Context) error {
-		_, err := j.backbone.Extract(ctx, images.Of(items...), j.run, func(r extractor.Row) error { return judging.judge(ctx, r) })
-		return errors.Join(err, judging.flush(ctx))
+	err = b.wait(func(ctx context.Context) error {
+		_, err := j.backbone.Extract(ctx, images.Of(items...), j.run, func(r extractor.Row) error { return b.add(ctx, r) })
+		return errors.Join(err, b.flush(ctx))
 	})
 	if err != nil {
 		return nil, nil, nil, err
