@@ -112,18 +112,8 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 			return nil, fmt.Errorf("the detector's backbone: %w", err)
 		}
 	}
-	treatment, err := d.Source.files()
-	if err != nil {
+	if opts, err = d.Source.options(opts); err != nil {
 		return nil, err
-	}
-	opts.Reading, opts.FastMath = treatment.reading(), treatment.FastMath
-	// Output and pool are as training had them; a set made elsewhere names
-	// neither, and the model's defaults hold.
-	opts.Output, opts.Pool, opts.Layers, opts.PatchNodes, opts.Patches = d.Source.Output, d.Source.Pool, nil, nil, d.Source.Patches
-	for _, l := range d.Source.Layers {
-		if !l.OfPatches() {
-			opts.Layers = append(opts.Layers, l.Name)
-		}
 	}
 	model, err := extractor.OpenModelContext(ctx, dir, opts)
 	if err != nil {
@@ -171,6 +161,25 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 		return nil, fmt.Errorf("model %s: %w", dir, err)
 	}
 	return model, nil
+}
+
+// options returns how to open the model so that its features are those of the training. Of
+// opts only what cannot change them counts.
+func (s Source) options(opts extractor.ModelOptions) (extractor.ModelOptions, error) {
+	treatment, err := s.files()
+	if err != nil {
+		return opts, err
+	}
+	opts.Reading, opts.FastMath = treatment.reading(), treatment.FastMath
+	// Output and pool are as training had them; a set made elsewhere names
+	// neither, and the model's defaults hold.
+	opts.Output, opts.Pool, opts.Layers, opts.PatchNodes, opts.Patches = s.Output, s.Pool, nil, nil, s.Patches
+	for _, l := range s.Layers {
+		if !l.OfPatches() {
+			opts.Layers = append(opts.Layers, l.Name)
+		}
+	}
+	return opts, nil
 }
 
 // prepares tells whether images are prepared as they were for the training features.
