@@ -274,17 +274,12 @@ func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (
 	}
 	var (
 		mu    sync.Mutex
-		times = map[int]time.Duration{} // the shortest for an image
+		takes = map[int][]float64{} // the share of the time that a batch takes of that of its images one by one
 		unfit = map[int]bool{}
 		turn  atomic.Int64
 		start = time.Now()
 		trial = plan
 	)
-	note := func(size int, t time.Duration) {
-		if before, ok := times[size]; !ok || t < before {
-			times[size] = t
-		}
-	}
 	trial.Batch = slices.Max(sizes)
 	err := e.work(ctx, trial, func(ctx context.Context, w *worker) error {
 		for time.Since(start) < budget {
@@ -299,8 +294,7 @@ func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (
 			}
 			mu.Lock()
 			if c.n == size {
-				note(size, c.batch)
-				note(1, c.single)
+				takes[size] = append(takes[size], float64(c.batch)/float64(c.single))
 			}
 			unfit[size] = unfit[size] || !c.same
 			mu.Unlock()
@@ -308,9 +302,13 @@ func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (
 		return nil
 	})
 	plan.Measured = true
+	best := 1.
 	for _, size := range sizes {
-		if t, ok := times[size]; ok && !unfit[size] && gain*float64(t) < float64(times[plan.Batch]) {
-			plan.Batch = size
+		if all := takes[size]; len(all) > 0 && !unfit[size] {
+			slices.Sort(all)
+			if median := all[len(all)/2]; gain*median < best {
+				plan.Batch, best = size, median
+			}
 		}
 	}
 	return plan, err

@@ -132,6 +132,9 @@ func photographs(to, from string) ([]string, error) {
 		files = append(files, filepath.Join(to, fmt.Sprintf("%04d.jpg", len(files))))
 		return os.WriteFile(files[len(files)-1], data, 0o644)
 	})
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s has no photographs", from)
+	}
 	if err == nil || from != "" || !errors.Is(err, fs.ErrNotExist) {
 		return files, err
 	}
