@@ -269,11 +269,20 @@ func patchSide(tokens, height, width int) (side, leading int) {
 
 // apply writes the features of one image into dst, which holds p.dim of them.
 func (p pooling) apply(dst, out []float32) {
-	for d := range dst {
-		var sum float64
-		for i := range p.positions {
-			sum += float64(out[(p.skip+i)*p.posStride+d*p.dimStride])
+	// Four sums at a time, as each addition waits for the one before.
+	for d := 0; d < len(dst); d += 4 {
+		next := func(k int) int { return min(k, len(dst)-1-d) * p.dimStride }
+		at, b, c, e := p.skip*p.posStride+d*p.dimStride, next(1), next(2), next(3)
+		var v, w, x, y float64
+		for range p.positions {
+			v += float64(out[at])
+			w += float64(out[at+b])
+			x += float64(out[at+c])
+			y += float64(out[at+e])
+			at += p.posStride
 		}
-		dst[d] = float32(sum / float64(p.positions))
+		for k, sum := range []float64{v, w, x, y}[:min(4, len(dst)-d)] {
+			dst[d+k] = float32(sum / float64(p.positions))
+		}
 	}
 }

@@ -128,13 +128,29 @@ func (m *Model) usable(ctx context.Context, option string, check func(row []int6
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
-	m.ends = blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name))
-	if len(m.ends) == 0 {
-		return nil, options.Errorf(option, "the graph has no blocks that can be told; name values of it")
+	if m.ends == nil {
+		m.ends = blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name))
+		if len(m.ends) == 0 {
+			return nil, options.Errorf(option, "the graph has no blocks that can be told; name values of it")
+		}
+		if m.endShapes, err = m.shapesOf(ctx, m.ends); err != nil {
+			return nil, err
+		}
 	}
+	for i, shape := range m.endShapes {
+		if shape != nil && check(shape) == nil {
+			names = append(names, m.ends[i])
+		}
+	}
+	return names, nil
+}
+
+// shapesOf returns the shapes that values of the graph have for an image; nil for those that
+// have no row for each.
+func (m *Model) shapesOf(ctx context.Context, names []string) (shapes [][]int64, err error) {
 	// A copy of m would read its hash, which is being computed.
 	probe := &Model{Dir: m.Dir, File: m.File, Spec: m.Spec, bytes: m.bytes, input: m.input, options: m.options, kept: new(keptRunners)}
-	for _, name := range m.ends {
+	for _, name := range names {
 		probe.addLayer(name)
 	}
 	if err := probe.newSession(); err != nil {
@@ -142,16 +158,15 @@ func (m *Model) usable(ctx context.Context, option string, check func(row []int6
 	}
 	defer func() { err = errors.Join(err, probe.session.Destroy()) }()
 	n := m.rows(1)
-	shapes, err := probe.runFree(ctx, n)
-	if err != nil {
+	if shapes, err = probe.runFree(ctx, n); err != nil {
 		return nil, err
 	}
 	for i, shape := range shapes {
-		if len(shape) >= 2 && shape[0] == int64(n) && check(shape[1:]) == nil {
-			names = append(names, m.ends[i])
+		if shapes[i] = nil; len(shape) >= 2 && shape[0] == int64(n) {
+			shapes[i] = shape[1:]
 		}
 	}
-	return names, nil
+	return shapes, nil
 }
 
 // findLayers returns a few of the values that can be pooled, from a third of the network's
@@ -182,15 +197,15 @@ func (m *Model) poolLayers() (err error) {
 	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
 		l := &m.layers[i]
 		if l.patches != nil {
-			where, err := newPatched(out.row, m.Spec.Height, m.Spec.Width)
-			if err == nil && l.patches.PatchNode != nil && len(l.patches.Mean) != where.channels {
-				err = fmt.Errorf("it has %d values at a place, and the model of patches %d: they are of another graph", where.channels, len(l.patches.Mean))
+			if l.patches.PatchNode != nil {
+				if !slices.Equal(out.row, []int64{int64(l.patches.places())}) {
+					return options.Errorf("PatchNodes", "%s: %v distances for an image, and not %d", l.name, out.row, l.patches.places())
+				}
+				continue
 			}
-			if err != nil {
+			if l.patches, err = newPatched(out.row, m.Spec.Height, m.Spec.Width); err != nil {
 				return options.Errorf("PatchNodes", "%s: %w", l.name, err)
 			}
-			where.PatchNode = l.patches.PatchNode
-			l.patches = where
 			continue
 		}
 		if l.pool, err = newLayerPooling(out.row, m.Spec.Height, m.Spec.Width); err != nil {
@@ -250,7 +265,11 @@ func (m *Model) load(inputs, outputs []string, options *ort.SessionOptions) (_ *
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
-	return ort.NewDynamicAdvancedSessionWithONNXData(onnx.WithOutputs(data, m.layerNames()...), inputs, outputs, options)
+	data, err = onnx.WithOutputs(data, m.addOutputs)
+	if err != nil {
+		return nil, err
+	}
+	return ort.NewDynamicAdvancedSessionWithONNXData(data, inputs, outputs, options)
 }
 
 // nearest returns a few of the names, those first that share the longest part with name.

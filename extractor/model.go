@@ -157,6 +157,7 @@ type Model struct {
 	pool        pooling
 	layers      []layer
 	ends        []string    // of the network's blocks, where they were sought
+	endShapes   [][]int64   // of their values for an image; nil for what is none
 	alone       func() bool // needsToBeAlone, asked once
 	quantised   func() bool // looksQuantised, asked once
 	kept        *keptRunners
@@ -444,18 +445,22 @@ func (m *Model) open(ctx context.Context, opts ModelOptions) error {
 	if err := m.choosePatches(ctx, opts); err != nil {
 		return err
 	}
-	if err := m.newSession(); err != nil {
-		return err
+	if err = m.newSession(); err == nil {
+		err = m.measure(ctx)
 	}
-	if err := m.measure(ctx); err != nil {
+	if err == nil {
+		err = m.poolLayers()
+	}
+	if err != nil {
+		if p := opts.Patches; p != nil { // of another graph, perhaps
+			_, other := m.placesOf(ctx, p, true)
+			err = cmp.Or(other, err)
+		}
 		return err
 	}
 	m.pool, err = newPooling(m.outputs[0].row, opts.Pool, m.input.layout, height, width)
 	if err != nil {
 		return fmt.Errorf("output %s: %w", embedding, err)
-	}
-	if err := m.poolLayers(); err != nil {
-		return err
 	}
 	m.alone, m.quantised = sync.OnceValue(m.needsToBeAlone), sync.OnceValue(m.looksQuantised)
 	return nil
@@ -837,44 +842,6 @@ func (m *Model) Pool() string { return m.pool.name }
 func (m *Model) Embedding() TensorInfo {
 	out := m.outputs[0]
 	return TensorInfo{out.Name, out.Type, append([]int64{-1}, out.row...)}
-}
-
-// Pooled says how a value of the graph, [batch, …], becomes features.
-type Pooled struct {
-	Name string  // of the value
-	Pool string  // as [Model.Pool] or [features.Layer] have it
-	Axes []int64 // of the value, that a mean is taken over; nil for none
-	// Of Tokens tokens the first Skip are no part of a mean: the class token and registers.
-	Skip, Tokens int
-}
-
-// PooledEmbedding says how the embedding is made.
-func (m *Model) PooledEmbedding() Pooled {
-	return pooledAs(m.outputs[0].Name, m.outputs[0].row, m.pool)
-}
-
-// PooledLayers says how each of [Model.Layers] is made.
-func (m *Model) PooledLayers() (all []Pooled) {
-	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
-		if m.layers[i].patches == nil {
-			all = append(all, pooledAs(m.layers[i].name, out.row, m.layers[i].pool.pooling))
-		}
-	}
-	return all
-}
-
-func pooledAs(name string, row []int64, p pooling) Pooled {
-	as := Pooled{Name: name, Pool: p.name, Skip: p.skip, Tokens: int(row[0])}
-	switch {
-	case p.name == "" || p.name == "cls":
-	case len(row) == 2:
-		as.Axes = []int64{1}
-	case p.dimStride == 1 && p.dim == int(row[2]): // channels last
-		as.Axes = []int64{1, 2}
-	default:
-		as.Axes = []int64{2, 3}
-	}
-	return as
 }
 
 // Layout is the order of the values of an image in [Runner.Input].

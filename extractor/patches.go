@@ -46,6 +46,7 @@ type PatchNode struct {
 	Mean   []float32 // [D]
 	Whiten []float32 // [D, D]; the distance of a patch x is ‖W(x − mean)‖²
 	Usual  float32   // the mean distance of the worst patches of images of the fit
+	Shape  []int64   // of the value for an image; nil of models that do not say
 }
 
 // Bounds of a model of patches.
@@ -55,7 +56,8 @@ const (
 	leastPatches      = 16   // places of an image
 	worstShare        = 0.01 // of the patches of an image, whose mean distance is its worst
 	patchNoise        = 0.01 // of the mean variance, which is added to each
-	usualImages       = 16   // of the fit, that say what distances are usual
+	leastDistance     = 1e-9
+	usualImages       = 16 // of the fit, that say what distances are usual
 )
 
 const patchesVersion = "1"
@@ -71,6 +73,9 @@ func newPatches(nodes []PatchNode, images []int64) (*Patches, error) {
 		tensors = append(tensors, safetensors.Tensor{Name: at + ".mean", Shape: []int{d}, Data: n.Mean},
 			safetensors.Tensor{Name: at + ".whiten", Shape: []int{d, d}, Data: n.Whiten},
 			safetensors.Tensor{Name: at + ".usual", Shape: []int{1}, Data: []float32{n.Usual}})
+		if n.Shape != nil {
+			tensors = append(tensors, safetensors.Tensor{Name: at + ".shape", Shape: []int{len(n.Shape)}, Data: n.Shape})
+		}
 	}
 	var b bytes.Buffer
 	err := safetensors.Write(&b, map[string]string{"patches": patchesVersion, "nodes": strings.Join(names, "\n")}, tensors)
@@ -97,10 +102,12 @@ func ReadPatches(data []byte) (*Patches, error) {
 		n.Mean, _ = safetensors.Values[float32](r, at+".mean")
 		n.Whiten, _ = safetensors.Values[float32](r, at+".whiten")
 		usual, _ := safetensors.Values[float32](r, at+".usual")
+		n.Shape, _, _ = safetensors.Optional[int64](r, at+".shape")
 		if r.Err != nil {
 			return fail(r.Err)
 		}
-		if d := len(n.Mean); i >= mostPatchNodes || d < 1 || d > mostPatchChannels || len(n.Whiten) != d*d || len(usual) != 1 || !(usual[0] > 0) {
+		if d := len(n.Mean); i >= mostPatchNodes || d < 1 || d > mostPatchChannels || len(n.Whiten) != d*d || len(usual) != 1 || !(usual[0] > 0) ||
+			n.Shape != nil && (len(n.Shape) == 0 || slices.Min(n.Shape) < 1 || elements(n.Shape) > maxRun) {
 			return fail(fmt.Errorf("the tensors of %q do not fit together", name))
 		}
 		if err := errors.Join(npy.CheckValues(n.Mean), npy.CheckValues(n.Whiten), npy.CheckValues(usual)); err != nil {
@@ -205,34 +212,44 @@ func (p *patched) rows(out []float32) []float32 {
 }
 
 // distances returns how far each patch of an image is from the mean.
-func (n *PatchNode) distances(x []float32) []float64 {
+func (n *PatchNode) distances(x []float32) (far []float32) {
 	d := len(n.Mean)
-	centred, turned, far := make([]float32, len(x)), make([]float32, len(x)), make([]float64, len(x)/d)
-	for i, v := range x {
-		centred[i] = v - n.Mean[i%d]
-	}
-	linalg.NT(len(far), d, d, centred, n.Whiten, turned)
-	for i := range far {
-		for _, v := range turned[i*d : (i+1)*d] {
-			far[i] += float64(v) * float64(v)
+	centred, turned := slices.Clone(x), make([]float32, len(x))
+	for patch := range slices.Chunk(centred, d) {
+		for j, mean := range n.Mean {
+			patch[j] -= mean
 		}
+	}
+	linalg.NT(len(x)/d, d, d, centred, n.Whiten, turned)
+	for patch := range slices.Chunk(turned, d) {
+		sum := 0.
+		for _, v := range patch {
+			sum += float64(v) * float64(v)
+		}
+		far = append(far, float32(sum))
 	}
 	return far
 }
 
 // worst returns the mean of the largest hundredth of distances, at least of one, and that of all.
-func worst(far []float64) (worst, mean float64) {
-	sorted := slices.Sorted(slices.Values(far))
-	slices.Reverse(sorted)
-	n := max(1, int(math.Round(worstShare*float64(len(sorted)))))
-	for i, v := range sorted {
-		if i < n {
-			worst += v / float64(n)
+func worst(far []float32) (worst, mean float64) {
+	n, largest := worstOf(len(far)), []float32(nil) // descending
+	for _, v := range far {
+		mean += float64(v) / float64(len(far))
+		if len(largest) == n && v <= largest[n-1] {
+			continue
 		}
-		mean += v / float64(len(sorted))
+		at, _ := slices.BinarySearchFunc(largest, v, func(a, b float32) int { return cmp.Compare(b, a) })
+		largest = slices.Insert(largest, at, v)[:min(n, len(largest)+1)]
+	}
+	for _, v := range largest {
+		worst += float64(v) / float64(n)
 	}
 	return worst, mean
 }
+
+// worstOf is how many patches of an image are its worst.
+func worstOf(places int) int { return max(1, int(math.Round(worstShare*float64(places)))) }
 
 // PatchMap says how strange each place of an image is: its distance as a share of what is
 // usual for the worst patches of images like those of the fit, less 1.
@@ -242,8 +259,8 @@ type PatchMap struct {
 	Area          [4]float64 // what it covers; see preprocess.Spec.Seen
 }
 
-// describe writes the columns of an image, of whose layers out has the values, and returns its
-// map, over the places of the finest value.
+// describe writes the columns of an image, of whose layers out has the values and of whose
+// patches the distances, and returns its map, over the places of the finest value.
 func describe(columns []float32, layers []layer, out []*buffer, image int) *PatchMap {
 	var finest *PatchMap
 	var all []*PatchMap
@@ -251,13 +268,13 @@ func describe(columns []float32, layers []layer, out []*buffer, image int) *Patc
 		if l.patches == nil || l.patches.PatchNode == nil {
 			continue
 		}
-		far := l.patches.distances(l.patches.rows(out[i].floats(image)))
+		far := out[i].floats(image)
 		most, mean := worst(far)
-		columns[0], columns[1] = float32(math.Log(max(most, 1e-9))), float32(math.Log(max(mean, 1e-9)))
+		columns[0], columns[1] = float32(math.Log(max(most, leastDistance))), float32(math.Log(max(mean, leastDistance)))
 		columns = columns[2:]
 		m := &PatchMap{Width: l.patches.width, Height: l.patches.height, Values: make([]float32, len(far))}
 		for at, v := range far {
-			m.Values[at] = float32(v)/l.patches.Usual - 1
+			m.Values[at] = v/l.patches.Usual - 1
 		}
 		if all = append(all, m); finest == nil || len(m.Values) > len(finest.Values) {
 			finest = m
@@ -279,11 +296,12 @@ func describe(columns []float32, layers []layer, out []*buffer, image int) *Patc
 // choosePatches adds the values whose patches are described, or are to be.
 func (m *Model) choosePatches(ctx context.Context, opts ModelOptions) error {
 	if p := opts.Patches; p != nil {
-		for i := range p.Nodes {
+		places, err := m.placesOf(ctx, p, false)
+		for i, where := range places {
 			m.addLayer(p.Nodes[i].Name)
-			m.layers[len(m.layers)-1].patches = &patched{PatchNode: &p.Nodes[i]}
+			m.layers[len(m.layers)-1].patches = where
 		}
-		return nil
+		return err
 	}
 	names := opts.PatchNodes
 	var err error
@@ -301,6 +319,36 @@ func (m *Model) choosePatches(ctx context.Context, opts ModelOptions) error {
 		m.layers[len(m.layers)-1].patches = new(patched)
 	}
 	return err
+}
+
+// placesOf returns where the patches of a model of them are. Which shapes its values have is
+// asked of the graph where the model does not say it, or always.
+func (m *Model) placesOf(ctx context.Context, p *Patches, always bool) (all []*patched, err error) {
+	var shapes [][]int64
+	for _, n := range p.Nodes {
+		shapes, always = append(shapes, n.Shape), always || n.Shape == nil
+	}
+	if _, err := m.valuesOf("PatchNodes", p.Names()); err != nil {
+		return nil, err
+	}
+	if always {
+		if shapes, err = m.shapesOf(ctx, p.Names()); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		where, err := newPatched(shapes[i], m.Spec.Height, m.Spec.Width)
+		if err == nil && (len(n.Mean) != where.channels || n.Shape != nil && !slices.Equal(n.Shape, shapes[i])) {
+			err = fmt.Errorf("it has %d values at a place, and the model of patches %d: they are of another graph", where.channels, len(n.Mean))
+		}
+		if err != nil {
+			return nil, options.Errorf("PatchNodes", "%s: %w", n.Name, err)
+		}
+		where.PatchNode = n
+		all = append(all, where)
+	}
+	return all, nil
 }
 
 // autoPatches are the shares of the network's depth at which the patches of AutoLayers lie:
@@ -356,19 +404,21 @@ func (m *moments) add(x []float32, d int) {
 	if len(m.kept) < usualImages {
 		m.kept = append(m.kept, x)
 	}
-	rows := make([]float64, len(x))
-	for i, v := range x {
-		rows[i] = float64(v) - m.first[i%d]
-		m.sum[i%d] += rows[i]
+	rows := make([]float64, 0, len(x))
+	for patch := range slices.Chunk(x, d) {
+		for j, v := range patch {
+			rows = append(rows, float64(v)-m.first[j])
+			m.sum[j] += float64(v) - m.first[j]
+		}
 	}
 	m.n += float64(len(x) / d)
 	kernels.BLAS{}.Dsyrk(blas.Upper, blas.Trans, d, len(x)/d, 1, rows, d, 1, m.gram, d)
 }
 
 // fit returns the Gaussian of what was added.
-func (m *moments) fit(name string) (PatchNode, error) {
+func (m *moments) fit(name string, shape []int64) (PatchNode, error) {
 	d := len(m.sum)
-	node := PatchNode{Name: name, Mean: make([]float32, d)}
+	node := PatchNode{Name: name, Shape: shape, Mean: make([]float32, d)}
 	for j, s := range m.sum {
 		node.Mean[j] = float32(m.first[j] + s/m.n)
 		for k := j; k < d; k++ {
@@ -401,9 +451,10 @@ func (m *moments) fit(name string) (PatchNode, error) {
 // model, however many workers there are. Images that cannot be read are left out.
 func (m *Model) FitPatches(ctx context.Context, some []images.Item, opts ExtractOptions) (*Patches, error) {
 	var nodes []layer
-	for _, l := range m.layers {
+	var shapes [][]int64
+	for i, l := range m.layers {
 		if l.patches != nil {
-			nodes = append(nodes, l)
+			nodes, shapes = append(nodes, l), append(shapes, m.outputs[len(m.outputs)-len(m.layers)+i].row)
 		}
 	}
 	opts.Batch, opts.Progress, opts.Chosen = cmp.Or(opts.Batch, 1), nil, nil
@@ -434,7 +485,7 @@ func (m *Model) FitPatches(ctx context.Context, some []images.Item, opts Extract
 	}
 	var fitted []PatchNode
 	for i, l := range nodes {
-		node, err := sums[i].fit(l.name)
+		node, err := sums[i].fit(l.name, shapes[i])
 		if err != nil {
 			return nil, err
 		}

@@ -128,13 +128,13 @@ func TestPatchDistances(t *testing.T) {
 			}
 			want += z * z
 		}
-		if math.Abs(got-want) > 1e-4*(1+want) {
+		if math.Abs(float64(got)-want) > 1e-4*(1+want) {
 			t.Fatalf("patch %d is %g away, want %g", at, got, want)
 		}
 	}
 	most, mean := worst(far)
 	sorted := slices.Sorted(slices.Values(far))
-	if want := (sorted[199] + sorted[198]) / 2; math.Abs(most-want) > 1e-9 || !(mean < most) {
+	if want := float64(sorted[199]+sorted[198]) / 2; math.Abs(most-want) > 1e-5*want || !(mean < most) {
 		t.Errorf("worst %g, want %g; mean %g", most, want, mean)
 	}
 	for _, row := range [][]int64{{7}, {3, 2, 2}, {19, 4, 4, 1}, {12, 8}, {3000, 8, 8}} {

@@ -125,7 +125,7 @@ func checkText(m *extractor.Model, r *check.Report, drawn string, exif bool) str
 	case "cls":
 		line("\tthe first token of each image, which is the class token")
 	case "mean":
-		line("\tthe mean over dimensions %v of %s", m.PooledEmbedding().Axes, m.Embedding())
+		line("\tthe mean over dimensions %v of %s", m.Axes(), m.Embedding())
 	}
 	if n := m.LogitsDim(); n > 0 {
 		line("logits\tof %s, written beside the features", count(n, "class"))

@@ -126,18 +126,8 @@ func Parse(data []byte, graph string, reserved ...string) (*Model, error) {
 				return nil, err
 			}
 			f = bytesField(f.number, body)
-		case modelIRVersion:
-			m.ir = int(f.value)
-		case modelOpset:
-			set := f.parts()
-			if domain := text(set, 1); domain == "" || domain == "ai.onnx" {
-				for _, v := range set {
-					if v.number == 2 {
-						m.opset = int(v.value)
-					}
-				}
-			}
 		}
+		m.version(f)
 		m.fields = append(m.fields, f)
 	}
 	if !whole {
@@ -147,6 +137,23 @@ func Parse(data []byte, graph string, reserved ...string) (*Model, error) {
 		return nil, err
 	}
 	return m, m.separateNames(reserved)
+}
+
+// version takes the versions of the format and of operators from a field of ModelProto.
+func (m *Model) version(f field) {
+	switch f.number {
+	case modelIRVersion:
+		m.ir = int(f.value)
+	case modelOpset:
+		set := f.parts()
+		if domain := text(set, 1); domain == "" || domain == "ai.onnx" {
+			for _, v := range set {
+				if v.number == 2 {
+					m.opset = int(v.value)
+				}
+			}
+		}
+	}
 }
 
 // separateNames makes sure that the names of a parsed graph, reserved names and new

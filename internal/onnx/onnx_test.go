@@ -386,7 +386,10 @@ func TestWaists(t *testing.T) {
 	if Waists(file.Bytes(), "x", "z") != nil || Waists([]byte{1, 2, 3}, "x", "y") != nil {
 		t.Error("there are waists of nothing")
 	}
-	more := WithOutputs(file.Bytes(), string(sum), string(stem))
+	more, err := WithOutputs(file.Bytes(), func(g *Model) []Value { return []Value{sum, g.Reduce("ReduceSum", stem, false, 1)} })
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, outputs, ok := Declarations(more)
 	if value, all := FindValue(more, string(sum)); value != string(sum) || !slices.Contains(all, LayerOutput(1)) || ok && len(outputs) != 4 {
 		t.Errorf("value %q of %v, outputs %v", value, all, outputs)

@@ -121,21 +121,28 @@ func FindValue(model []byte, name string) (value string, all []string) {
 	return value, all
 }
 
-// WithOutputs returns a model whose graph has more outputs, in float32: values that its
-// nodes compute, under the names that LayerOutput gives them. A protobuf message that
+// WithOutputs returns a model whose graph has more outputs, in float32: those that add makes
+// of its values, under the names that LayerOutput gives them. A protobuf message that
 // follows another adds to its lists, so that nothing of the model is written anew.
-func WithOutputs(model []byte, values ...string) []byte {
-	var more []field
-	for i, value := range values {
-		name := LayerOutput(i)
-		more = append(more,
-			bytesField(graphNode, message(stringField(nodeInput, value), stringField(nodeOutput, name), stringField(nodeName, name),
-				stringField(nodeOp, "Cast"), bytesField(nodeAttribute, Int("to", int64(Float))))),
-			// Of a shape that is left for the reader to infer.
-			bytesField(graphOutput, message(stringField(1, name), bytesField(2, message(bytesField(1, message(intField(1, int64(Float)))))))))
+func WithOutputs(model []byte, add func(*Model) []Value) ([]byte, error) {
+	fields, err := split(model)
+	if err != nil {
+		return nil, err
 	}
-	return slices.Concat(model, message(bytesField(modelGraph, message(more...))))
+	m := &Model{prefix: layerPrefix}
+	for _, f := range fields {
+		m.version(f)
+	}
+	for i, value := range add(m) {
+		name := LayerOutput(i)
+		m.addNode("Cast", []string{name}, []Value{value}, Int("to", int64(Float)))
+		// Of a shape that is left for the reader to infer.
+		m.graph = append(m.graph, bytesField(graphOutput, message(stringField(1, name), bytesField(2, message(bytesField(1, message(intField(1, int64(Float)))))))))
+	}
+	return slices.Concat(model, message(bytesField(modelGraph, message(m.graph...)))), nil
 }
 
+const layerPrefix = "mlrbfn/layers/"
+
 // LayerOutput is the name of output i that WithOutputs adds.
-func LayerOutput(i int) string { return "mlrbfn/layers/" + strconv.Itoa(i) }
+func LayerOutput(i int) string { return layerPrefix + strconv.Itoa(i) }

@@ -116,7 +116,7 @@ func classifier(model *extractor.Model, opts ExportOptions) (*onnx.Model, map[st
 	}
 	m.Replace(model.Inputs[0].Name, in, onnx.Float, shape, func(x onnx.Value) onnx.Value { return addPreparing(m, model, format, x) })
 
-	logConfidences, score, err := addJudging(m, d, addFeatures(m, model))
+	logConfidences, score, err := addJudging(m, d, onnx.AddFeatures(m, model))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -101,9 +101,6 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 // backbone.
 func exportWithBackbone(ctx context.Context, opts ExportOptions, merge func(*extractor.Model, ExportOptions) (*onnx.Model, error)) (_ *onnx.Model, err error) {
 	d := opts.Detector
-	if d.Source.Patches != nil {
-		return nil, options.Errorf("WithBackbone", "the detector has a model of patches, which no graph has yet; export it without the backbone, or train one from features that were extracted without patches")
-	}
 	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted})
 	if err != nil {
 		return nil, err
@@ -133,7 +130,7 @@ func mergeBackbone(model *extractor.Model, opts ExportOptions) (*onnx.Model, err
 		m.DropOutputs()
 	}
 	in := model.Inputs[0]
-	if err := addDetector(m, opts.Detector, addFeatures(m, model), int(in.Shape[0])); err != nil {
+	if err := addDetector(m, opts.Detector, onnx.AddFeatures(m, model), int(in.Shape[0])); err != nil {
 		return nil, err
 	}
 	m.Prune()

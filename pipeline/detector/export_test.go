@@ -627,8 +627,9 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exportedAsDetected(t, dir, work, photos, []string{extractor.AutoLayers})
-	det, model := exportedAsDetected(t, dir, work, photos, nil)
+	auto := []string{extractor.AutoLayers}
+	exportedAsDetected(t, dir, work, photos, extractor.ModelOptions{Layers: auto, PatchNodes: auto})
+	det, model := exportedAsDetected(t, dir, work, photos, extractor.ModelOptions{})
 	opts := detector.ExportOptions{Detector: det, WithBackbone: true}
 
 	// What cannot be exported is refused, and leaves nothing.
@@ -651,13 +652,13 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 	}
 }
 
-// exportedAsDetected trains a detector on images in a folder, whose score reads layers if
-// there are any, and compares what the graph of it and of its backbone makes of photographs
+// exportedAsDetected trains a detector on images in a folder, whose score reads layers and
+// patches if there are any, and compares what the graph of it and of its backbone makes of photographs
 // with what Detect does. It returns both.
-func exportedAsDetected(t *testing.T, dir, work string, photos, layers []string) (*detector.Detector, *extractor.Model) {
+func exportedAsDetected(t *testing.T, dir, work string, photos []string, opts extractor.ModelOptions) (*detector.Detector, *extractor.Model) {
 	t.Helper()
-	folder := filepath.Join(work, fmt.Sprint("features", len(layers)))
-	extracted, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: folder, Backbone: extractor.ModelOptions{Layers: layers}})
+	folder := filepath.Join(work, fmt.Sprint("features", len(opts.Layers)))
+	extracted, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: folder, Backbone: opts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -673,12 +674,19 @@ func exportedAsDetected(t *testing.T, dir, work string, photos, layers []string)
 	if det.Source.Layers != nil {
 		t.Fatalf("without validation images nothing says that layers help, and %v are read", det.Source.Layers)
 	}
-	if all := extracted.Meta.Layers; len(layers) > 0 {
+	if all := extracted.Meta.Layers; len(all) > 0 {
 		set, err := features.Open(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer set.Close()
+		file, err := set.Patches()
+		if err == nil {
+			det.Source.Patches, err = extractor.ReadPatches(file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		det.Source = det.Source.With(all)
 		s := &detector.Scoring{Name: detector.JoinedScore, Parts: []detector.Part{{Name: detector.DensityPart, Scale: head.Scale{Mean: 3, Deviation: 2}}}}
 		for i, from := 0, 0; i < len(all); i++ {
@@ -695,7 +703,7 @@ func exportedAsDetected(t *testing.T, dir, work string, photos, layers []string)
 		}
 		det.Scoring, det.Probe = s, nil
 	}
-	out := filepath.Join(work, fmt.Sprint("all", len(layers), ".onnx"))
+	out := filepath.Join(work, fmt.Sprint("all", len(opts.Layers), ".onnx"))
 	if err := detector.Export(t.Context(), detector.ExportOptions{Detector: det, Out: out, WithBackbone: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
@@ -332,48 +331,6 @@ func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
 	notAbove := m.Cast(m.AtLeast(column, m.Vector(among)), onnx.Double)
 	count := m.Op("Add", m.Reduce("ReduceSum", notAbove, false, 1), m.Number(1))
 	return m.Op("Div", count, m.Number(float64(len(scores)+1)))
-}
-
-// addFeatures adds the features [batch, D] of a backbone: its embedding, then its layers.
-func addFeatures(m *onnx.Model, model *extractor.Model) onnx.Value {
-	all := []onnx.Value{addPooling(m, m.Value(model.Output()), model.PooledEmbedding())}
-	for _, l := range model.PooledLayers() {
-		all = append(all, addPooling(m, m.Value(l.Name), l))
-	}
-	if len(all) == 1 {
-		return all[0]
-	}
-	return m.Node("Concat", all, onnx.Int("axis", 1))
-}
-
-// addPooling adds the features [batch, D] of an output of a backbone or of a layer, as
-// extraction makes them: a mean, the first of its tokens, or both, rounded to float32.
-func addPooling(m *onnx.Model, output onnx.Value, p extractor.Pooled) onnx.Value {
-	first := func() onnx.Value { // [batch, 1, D]
-		return m.Node("Gather", []onnx.Value{output, m.Int64s(0)}, onnx.Int("axis", 1))
-	}
-	mean := func() onnx.Value {
-		of := output
-		if p.Skip > 0 {
-			var patches []int64
-			for i := range int64(p.Tokens - p.Skip) {
-				patches = append(patches, int64(p.Skip)+i)
-			}
-			of = m.Node("Gather", []onnx.Value{of, m.Int64s(patches...)}, onnx.Int("axis", 1))
-		}
-		return m.Reduce("ReduceMean", m.Cast(of, onnx.Double), p.Pool == "cls+mean", p.Axes...)
-	}
-	switch p.Pool {
-	case "cls":
-		output = first()
-	case "mean":
-		output = mean()
-	case "cls+mean":
-		output = m.Node("Concat", []onnx.Value{m.Cast(first(), onnx.Double), mean()}, onnx.Int("axis", 1))
-	}
-	// For half floats this also keeps onnxruntime from joining a cast to them
-	// with the one from them, which would leave out the rounding between.
-	return m.Cast(m.Op("Reshape", output, m.Int64s(0, -1)), onnx.Float)
 }
 
 // scaled returns s·values.
