@@ -101,6 +101,59 @@ func TestPatches(t *testing.T) {
 	}
 }
 
+// TestPatchesOfLayouts: of tokens and of maps, in float16 and 8 bits too, the session computes
+// the distances that the values themselves give.
+func TestPatchesOfLayouts(t *testing.T) {
+	t.Parallel()
+	testenv.Runtime(t)
+	dir := t.TempDir()
+	var some []images.Item
+	for i := range 4 {
+		some = append(some, woven(t, dir, uint64(i), image.Rect(10*i, 20, 20*i, 50)))
+	}
+	for model, node := range map[string]string{
+		"optimum-patches": "last_hidden_state", "optimum-class": "last_hidden_state", "optimum-registers": "last_hidden_state",
+		"optimum-resnet": "last_hidden_state", "half": "cells", "nhwc-int8": "nchw_DequantizeLinear_Output",
+	} {
+		t.Run(model, func(t *testing.T) {
+			extract := func(opts ModelOptions) (m *Model, rows []Row) {
+				m = openTest(t, filepath.Join(exports, model), opts)
+				rows = make([]Row, len(some))
+				if _, err := m.Extract(t.Context(), images.Of(some...), ExtractOptions{}, func(r Row) error {
+					r.Features = slices.Clone(r.Features)
+					rows[r.Index] = r
+					return r.Err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return m, rows
+			}
+			m, values := extract(ModelOptions{PatchNodes: []string{node}})
+			p, err := m.FitPatches(t.Context(), some, ExtractOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, shape := range [][]int64{p.Nodes[0].Shape, nil} { // older models do not say it
+				p.Nodes[0].Shape = shape
+				_, rows := extract(ModelOptions{Patches: p})
+				for i, r := range rows {
+					far := p.Nodes[0].distances(values[i].patches[0])
+					most, mean := worst(far)
+					got := r.Features[len(r.Features)-2:]
+					if math.Abs(float64(got[0])-math.Log(most)) > 1e-4 || math.Abs(float64(got[1])-math.Log(mean)) > 1e-4 || len(r.Map.Values) != len(far) {
+						t.Errorf("image %d: %v of %d places, want %g and %g of %d", i, got, len(r.Map.Values), math.Log(most), math.Log(mean), len(far))
+					}
+					for at, v := range far {
+						if want := v/p.Nodes[0].Usual - 1; math.Abs(float64(r.Map.Values[at]-want)) > 1e-3*(1+math.Abs(float64(want))) {
+							t.Fatalf("image %d: %g at place %d, want %g", i, r.Map.Values[at], at, want)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestPatchDistances: distances, the worst of them and places are those that loops give.
 func TestPatchDistances(t *testing.T) {
 	t.Parallel()
@@ -168,8 +221,11 @@ func TestPatchesRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenModel(model, ModelOptions{Patches: p}); err == nil || !strings.Contains(err.Error(), "another graph") {
-		t.Errorf("a model of patches of another graph: %v", err)
+	for _, shape := range [][]int64{nil, {4, 6, 8}, {3, 5, 8}} { // as the model of patches has it
+		p.Nodes[0].Shape = shape
+		if _, err := OpenModel(model, ModelOptions{Patches: p}); err == nil || !strings.Contains(err.Error(), "another graph") {
+			t.Errorf("a model of patches of another graph, %v: %v", shape, err)
+		}
 	}
 	broken, err := newPatches([]PatchNode{{Name: "block.1", Mean: make([]float32, 4), Whiten: make([]float32, 9), Usual: 1}}, nil)
 	if err == nil {
