@@ -259,9 +259,18 @@ class Detector(Commands):
         names of the classes; those that were numbers are numbers after load."""
         self._call("save", {"file": _native.encode(file)}, quick=True)
 
+    def _rows(self, X: Any) -> np.ndarray:
+        """Returns what the detector reads, of a feature set with its layers."""
+        if not isinstance(X, Features) or X.shape[1] == self.n_features_in_:
+            return _arrays.rows(X, self.n_features_in_)
+        x = np.empty((len(X), self.n_features_in_), np.float32)
+        self._call("rows", {"folder": _native.encode(X.unchanged())}, [x])
+        return x
+
     def judge(self, X: Any) -> Verdicts:
-        """Judges rows of features [n, d]; see `Verdicts`."""
-        x = _arrays.rows(X, self.n_features_in_)
+        """Judges rows of features [n, d]; see `Verdicts`. Of a detector that reads layers or
+        patches, too, X is a feature set that has them."""
+        x = self._rows(X)
         n = len(x)
         columns = [np.empty(n, kind) for kind in (np.int64, np.float64, np.float64, np.bool_, np.float64)]
         self._call("verdicts", _made_by(X), [x, *columns], quick=n <= 256)
@@ -273,7 +282,7 @@ class Detector(Commands):
 
     def score(self, X: Any) -> np.ndarray:
         """Returns the score of each row, float64 [n]: higher is more in-distribution."""
-        x = _arrays.rows(X, self.n_features_in_)
+        x = self._rows(X)
         scores = np.empty(len(x))
         empty = np.empty(0, np.uint8)
         self._call("verdicts", _made_by(X), [x, empty, empty, scores], quick=len(x) <= 256)
@@ -282,7 +291,7 @@ class Detector(Commands):
     def log_confidences(self, X: Any) -> np.ndarray:
         """Returns the logarithm of the confidence in each class, float64 [n, classes]: each
         class is judged on its own, so that all confidences of a new image may be small."""
-        x = _arrays.rows(X, self.n_features_in_)
+        x = self._rows(X)
         out = np.empty((len(x), len(self.classes_)))
         self._call("confidences", _made_by(X), [x, out], quick=len(x) <= 256)
         return out

@@ -483,6 +483,22 @@ class Images(unittest.TestCase):
         detector = mlrbfn.train(scaled, epochs=1, no_assess=True)
         np.testing.assert_array_equal(detector.detect([file, Image.open(file)]).score, detector.score(scaled)[[0, 0]])
 
+    def test_patches(self) -> None:
+        folder = Path(__file__).parents[2] / "extractor" / "testdata" / "exports" / "optimum-patches"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mlrbfn.DataWarning)
+            features = mlrbfn.extract(self.room / "train" / "light", out=self.room / "places", model=folder, patches="last_hidden_state")
+            detector = mlrbfn.train(features, epochs=1, calibration=0.3)
+            seen = detector.detect([self.room / "train" / "light" / p for p in features.paths])
+        self.assertEqual((features.shape[1], detector.n_features_in_), (6, 8))
+        judged = detector.judge(features)
+        self.assertEqual((judged.score.tolist(), judged.ood.tolist()), (seen.score.tolist(), seen.ood.tolist()))
+        self.assertEqual(detector.score(features).tolist(), seen.score.tolist())
+        with self.assertRaisesRegex(mlrbfn.OptionError, "rows of 8 features, and these have 6"):
+            detector.judge(features.x)
+        with self.assertRaisesRegex(mlrbfn.Error, "lack layers"):
+            detector.judge(self.features)
+
     @unittest.skipUnless(Path("/proc/self/statm").exists(), "no Linux")
     def test_a_model_is_opened_once(self) -> None:
         folder = Path(__file__).parents[2] / "models" / "efficientnet-lite0"

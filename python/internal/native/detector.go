@@ -178,13 +178,39 @@ func rowsOf(o *opened, a rowsArguments, buffers []Buffer) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := len(o.Source.Layers); n > 0 && len(x)%o.Dim() != 0 {
-		return nil, command.Usagef("the detector reads %d values of an image, with those of %d layers of the model, and not the embedding alone: give it images", o.Dim(), n)
-	}
 	if len(x)%o.Dim() != 0 {
 		return nil, command.Usagef("%d values are no rows of the %d features that the detector reads", len(x), o.Dim())
 	}
 	return x, checkRows(x, o.Dim())
+}
+
+// setArguments name a feature set.
+type setArguments struct {
+	handleArguments
+	Folder path `json:"folder"`
+}
+
+// columns reads what the detector reads of a feature set, its layers too, into a buffer.
+func columns(_ *call, o *opened, a setArguments, buffers []Buffer) (_ any, err error) {
+	set, err := features.Open(a.Folder.String())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	if err := set.With(o.Source.Layers); err != nil {
+		return nil, err
+	}
+	if set.D != o.Dim() {
+		return nil, command.Usagef("the detector reads rows of %d features, and these have %d", o.Dim(), set.D)
+	}
+	x, err := roomFor[float32](buffers, 0, set.N*set.D)
+	if err != nil {
+		return nil, err
+	}
+	for i := range set.N {
+		x = x[copy(x, set.Row(i)):]
+	}
+	return nil, nil
 }
 
 // verdicts judges rows of features [n, D]. The results go to the buffers after them, as of

@@ -34,7 +34,7 @@ type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, e
 var functions = map[string]function{
 	"setup": setup, "options": describe, "run": run, "embed": embed, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
 	"train": train, "load": load, "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
-	"verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": measure, "close_models": closeModels,
+	"rows": ofDetector(columns), "verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": measure, "close_models": closeModels,
 }
 
 // call is one call of a function, which another thread may cancel or look at.
