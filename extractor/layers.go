@@ -96,14 +96,15 @@ func (m *Model) addLayer(value string) {
 	m.layers = append(m.layers, layer{name: value})
 }
 
-// activations are the operators after a block's end whose value stands for it: onnxruntime
+// fused are the operators after a block's end whose value stands for it: onnxruntime
 // computes them together with the sum.
-var activations = []string{"Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Selu", "HardSwish", "Gelu"}
+var fused = []string{"Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Selu", "HardSwish", "Gelu"}
 
 // blockEnds returns the values that blocks of a network hand on: where branches join by a
 // sum or a list, what one convolution gives another without an activation (as linear
-// bottlenecks do), and what convolutions read where nothing joins.
-func blockEnds(waists []onnx.Waist) (ends []string) {
+// bottlenecks do), and what convolutions read where nothing joins. In 8 bits it is the value
+// that is read, after its rounding: to name another has the sum computed in float32.
+func blockEnds(waists []onnx.Waist, fused []string) (ends []string) {
 	joins := func(w onnx.Waist) bool { return w.Joins && slices.Contains([]string{"Add", "Sum", "Concat"}, w.Op) }
 	plain := !slices.ContainsFunc(waists, joins)
 	for i, w := range waists[:max(0, len(waists)-1)] {
@@ -111,7 +112,9 @@ func blockEnds(waists []onnx.Waist) (ends []string) {
 		switch {
 		case plain && next.Op == "Conv" && i > 0, w.Op == "Conv" && next.Op == "Conv":
 			ends = append(ends, w.Name)
-		case joins(w) && slices.Contains(activations, next.Op):
+		case joins(w) && next.Op == "QuantizeLinear" && i+2 < len(waists):
+			ends = append(ends, waists[i+2].Name)
+		case joins(w) && slices.Contains(fused, next.Op):
 			ends = append(ends, next.Name)
 		case joins(w):
 			ends = append(ends, w.Name)
@@ -129,7 +132,11 @@ func (m *Model) usable(ctx context.Context, option string, check func(row []int6
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
 	if m.ends == nil {
-		m.ends = blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name))
+		together := fused
+		if m.looksQuantised() { // where the last bits of what a norm adds up first are rounded to others
+			together = append(slices.Clone(fused), "LayerNormalization")
+		}
+		m.ends = blockEnds(onnx.Waists(data, m.input.Name, m.outputs[0].Name), together)
 		if len(m.ends) == 0 {
 			return nil, options.Errorf(option, "the graph has no blocks that can be told; name values of it")
 		}

@@ -146,9 +146,11 @@ func TestBlockEnds(t *testing.T) {
 		{w("Conv", "Add*", "Relu", "Conv", "Relu", "Add*", "Pool"), []string{"Relu", "Add*"}},
 		{w("Conv", "Clip", "Conv", "Conv", "Clip"), []string{"Clip", "Conv"}},
 		{w("Mul*", "Conv", "Relu", "Conv", "Relu"), []string{"Relu"}},
+		{w("Conv", "QuantizeLinear", "DequantizeLinear", "Conv", "Add*", "QuantizeLinear", "Read", "Conv", "Pool"), []string{"Read"}},
+		{w("Conv", "Add*", "LayerNormalization", "Pool"), []string{"LayerNormalization"}},
 		{nil, nil},
 	} {
-		if got := blockEnds(test.waists); !slices.Equal(got, test.want) {
+		if got := blockEnds(test.waists, append(slices.Clone(fused), "LayerNormalization")); !slices.Equal(got, test.want) {
 			t.Errorf("%v: %v, want %v", test.waists, got, test.want)
 		}
 	}

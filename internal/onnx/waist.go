@@ -50,14 +50,43 @@ func nodesOf(model []byte) (nodes []node) {
 	return nodes
 }
 
+// inOrder returns nodes in an order in which they can be computed, as ONNX wants it and some
+// converters do not write it.
+func inOrder(nodes []node) (sorted []node) {
+	made := map[string]int{}
+	for i, n := range nodes {
+		for _, name := range n.outputs {
+			made[name] = i
+		}
+	}
+	seen := make([]bool, len(nodes))
+	var add func(i int)
+	add = func(i int) {
+		if seen[i] {
+			return
+		}
+		seen[i] = true
+		for _, name := range nodes[i].inputs {
+			if maker, ok := made[name]; ok {
+				add(maker)
+			}
+		}
+		sorted = append(sorted, nodes[i])
+	}
+	for i := range nodes {
+		add(i)
+	}
+	return sorted
+}
+
 // Waists returns the waists between an input of a graph and one of its outputs, in order.
 // Operators, names and exporters do not matter for it, and sizes that the graph asks for
 // (Shape) count as constants. It returns none for data that are not a model.
 func Waists(model []byte, input, output string) (waists []Waist) {
-	nodes, last := nodesOf(model), -1
+	nodes, last := inOrder(nodesOf(model)), -1
 	made := map[string]int{} // by which node, of those that depend on the input
 	reads := make([][]int, len(nodes))
-	for i, n := range nodes { // in an order in which they can be computed
+	for i, n := range nodes {
 		for _, name := range n.inputs {
 			at, found := made[name]
 			if name == input {
