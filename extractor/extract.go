@@ -126,6 +126,7 @@ type model interface {
 type runner interface {
 	Input(i int) []float32
 	Run(ctx context.Context, n int) error
+	took() time.Duration // by the last run
 	Features(i int) []float32
 	Logits(i int) []float32
 	Close() error
@@ -248,11 +249,11 @@ func stuckAt(err error, results []Row) error {
 	return fmt.Errorf("image %s: %w", name(results[0]), err)
 }
 
-// comparison holds the times of n images as a batch and one by one.
+// comparison is how long n images were computed as a batch, and one by one.
 type comparison struct {
 	n             int
-	batch, single time.Duration // for an image, in the mean
-	same          bool          // the features
+	batch, single time.Duration
+	same          bool // the features
 }
 
 // compare is block, but runs the images both together and one by one. It is the
@@ -263,9 +264,8 @@ func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c 
 		return comparison{same: true}, err
 	}
 	c.n = len(results)
-	start := time.Now()
 	err = w.runner.Run(ctx, c.n)
-	c.batch = time.Since(start) / time.Duration(c.n)
+	c.batch = w.runner.took()
 	if ctx.Err() != nil {
 		return c, ctx.Err()
 	}
@@ -276,11 +276,10 @@ func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c 
 	}
 	for i, r := range results {
 		copy(w.runner.Input(0), w.runner.Input(i))
-		start := time.Now()
 		if err := w.alone(ctx, r); err != nil {
 			return c, err
 		}
-		c.single += time.Since(start) / time.Duration(c.n)
+		c.single += w.runner.took()
 		c.same = c.same && agree(together[i], slices.Concat(w.runner.Features(0), w.runner.Logits(0)), w.model.exact())
 	}
 	return c, nil

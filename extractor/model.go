@@ -637,7 +637,7 @@ func (m *Model) runBlank(ctx context.Context, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	err = m.run(ctx, b)
+	_, err = m.run(ctx, b)
 	r.stuck = errors.Is(err, errStuck)
 	return err
 }
@@ -655,7 +655,7 @@ func (m *Model) runFree(ctx context.Context, n int) (shapes [][]int64, err error
 		return nil, err
 	}
 	b := binding{[]ort.Value{input}, make([]ort.Value, len(m.outputs))}
-	if err := m.run(ctx, b); errors.Is(err, errStuck) {
+	if _, err := m.run(ctx, b); errors.Is(err, errStuck) {
 		return nil, err
 	} else if err != nil {
 		// Outputs that the wrapper failed to make are nil pointers in an

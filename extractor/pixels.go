@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image"
 	"slices"
+	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
@@ -177,6 +178,7 @@ type pixelRunner struct {
 
 func (r *pixelRunner) Input(i int) []float32                { return r.values[i*r.dim : (i+1)*r.dim : (i+1)*r.dim] }
 func (r *pixelRunner) Run(ctx context.Context, _ int) error { return ctx.Err() }
+func (r *pixelRunner) took() time.Duration                  { return 0 }
 func (r *pixelRunner) Features(i int) []float32             { return r.Input(i) }
 func (r *pixelRunner) Logits(int) []float32                 { return nil }
 func (r *pixelRunner) Close() error                         { return nil }

@@ -293,7 +293,7 @@ func (e *extraction) chooseBatch(ctx context.Context, plan Plan, rate float64) (
 				return err
 			}
 			mu.Lock()
-			if c.n == size {
+			if c.n == size && c.single > 0 {
 				takes[size] = append(takes[size], float64(c.batch)/float64(c.single))
 			}
 			unfit[size] = unfit[size] || !c.same

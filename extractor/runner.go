@@ -32,6 +32,7 @@ type Runner struct {
 	maps     []*PatchMap   // of the images of the last run; nil without patches
 	patches  [][][]float32 // likewise, those that a model is to be fitted on
 	stuck    bool          // onnxruntime still uses the tensors
+	lasted   time.Duration // the last run
 }
 
 // binding is the tensors over a runner's buffers for one number of images.
@@ -146,6 +147,9 @@ func (r *Runner) Features(i int) []float32 {
 	return r.features[i*dim : (i+1)*dim : (i+1)*dim]
 }
 
+// took is how long the last run computed.
+func (r *Runner) took() time.Duration { return r.lasted }
+
 // described returns the map of image i of the last run, and the patches that a model is to
 // be fitted on, both its own.
 func (r *Runner) described(i int) (*PatchMap, [][]float32) { return r.maps[i], r.patches[i] }
@@ -182,7 +186,7 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 	limit := time.Duration(rows) * r.model.runTimeout
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := r.model.run(timed, b); err != nil {
+	if r.lasted, err = r.model.run(timed, b); err != nil {
 		r.stuck = errors.Is(err, errStuck)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -218,38 +222,49 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 	return nil
 }
 
-// run is one run of the session, ended early when ctx is. A run that does not end
+// run is one run of the session, ended early when ctx is, and how long it took. A run that does not end
 // is left behind, with an error that wraps errStuck: its tensors must stay.
-func (m *Model) run(ctx context.Context, b binding) error {
+func (m *Model) run(ctx context.Context, b binding) (took time.Duration, err error) {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 	// Termination sticks to the options, so every run has its own.
 	options, err := ort.NewRunOptions()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	session := m.session
-	run := parallel.Start(func() error { return session.RunWithOptions(b.inputs, b.outputs, options) })
+	type result struct {
+		took time.Duration
+		err  error
+	}
+	run := parallel.Start(func() result {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		start := busy()
+		err := session.RunWithOptions(b.inputs, b.outputs, options)
+		return result{busy() - start, err}
+	})
 	select {
 	case <-run.Done():
-		err := run.Wait()
-		if err != nil && refused.MatchString(err.Error()) {
-			err = fmt.Errorf("%w: %w", ErrRunMemory, err)
+		ran := run.Wait()
+		if ran.err != nil && refused.MatchString(ran.err.Error()) {
+			ran.err = fmt.Errorf("%w: %w", ErrRunMemory, ran.err)
 		}
-		return cmp.Or(err, options.Destroy())
+		return ran.took, cmp.Or(ran.err, options.Destroy())
 	case <-ctx.Done():
 	}
 	// It cannot fail, and if it did the run would merely go on to its end.
 	_ = options.Terminate()
 	select {
 	case <-run.Done():
-		return cmp.Or(run.Wait(), options.Destroy())
+		ran := run.Wait()
+		return ran.took, cmp.Or(ran.err, options.Destroy())
 	case <-time.After(grace):
 		m.kept.Lock()
 		defer m.kept.Unlock()
 		m.kept.stuck = true
-		return errStuck
+		return 0, errStuck
 	}
 }
 
