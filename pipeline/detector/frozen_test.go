@@ -102,10 +102,21 @@ func TestFrozenNames(t *testing.T) {
 		return strings.NewReplacer("layers.", prefix+"layers.").Replace(
 			`layers.0.centroids layers.0.beta layers.0.init_beta layers.0.projections layers.1.centroids layers.1.beta layers.1.init_beta `)
 	}
+	recent := commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind scores.guard.low scores.guard.middle scores.guard.weight
+		training.sets[].path training.sets[].use training.sets[].rows training.sets[].content_sha256 training.tool training.scores training.fitted_c
+		confidence.slope confidence.slope_high confidence.offset reference training.class_calibration[]
+		training.conditioning.kind training.conditioning.l2 training.conditioning.shrinkage training.conditioning.dims
+		assessment.auroc assessment.auroc_interval[] assessment.caught_at_5_percent assessment.false_alarms[] assessment.curve[]
+		assessment.classes.0.curve[] assessment.classes.1.curve[] assessment.classes.2.curve[] ` + assessedNames("0") + assessedNames("1") + assessedNames("2")
+	layered := recent + `embedding_fingerprint layers[].name layers[].d layers[].pool scores.parts[].layer`
+	layerTensors := commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias reference.parts validation.confusion validation.flagged
+		scores.2.gamma scores.2.m scores.3.mean scores.3.deviation scores.3.kind scores.3.score.classes scores.3.score.distances scores.3.score.mean scores.4.l2 scores.4.means scores.4.within.mean scores.4.within.whiten `
 	for name, tt := range map[string]struct {
 		d                 *Detector
 		metadata, tensors string
 	}{
+		"layers":           {load("version7.safetensors"), layered, layerTensors},
+		"patches":          {load("version8.safetensors"), layered, layerTensors + "patches"},
 		"paper, two seeds": {load("version1.safetensors"), commonNames + "conditioning training.class_rows", commonTensors + layers("heads.0.") + layers("heads.1.")},
 		"residual":         {load("version2.safetensors"), commonNames + residualNames, commonTensors + frozenResidual},
 		"residual, ensemble": {
@@ -122,12 +133,7 @@ func TestFrozenNames(t *testing.T) {
 				scores.2.mean scores.2.deviation scores.2.kind scores.2.score.classes scores.2.score.distances scores.2.score.mean`,
 		},
 		"known outliers": {
-			load("version6.safetensors"), commonNames + residualNames + `scores.name scores.parts[].name scores.parts[].kind scores.guard.low scores.guard.middle scores.guard.weight
-				training.sets[].path training.sets[].use training.sets[].rows training.sets[].content_sha256 training.tool training.scores training.fitted_c training.start_c
-				confidence.slope confidence.slope_high confidence.offset reference training.class_calibration[]
-				training.conditioning.kind training.conditioning.l2 training.conditioning.shrinkage training.conditioning.dims
-				assessment.auroc assessment.auroc_interval[] assessment.caught_at_5_percent assessment.false_alarms[] assessment.curve[]
-				assessment.classes.0.curve[] assessment.classes.1.curve[] assessment.classes.2.curve[] ` + assessedNames("0") + assessedNames("1") + assessedNames("2") + `assessment.outliers.images assessment.outliers.weight
+			load("version6.safetensors"), recent + `training.start_c assessment.outliers.images assessment.outliers.weight
 				assessment.outliers.classes.auroc assessment.outliers.classes.auroc_without assessment.outliers.classes.caught_at_5_percent assessment.outliers.classes.caught_at_5_percent_without
 				assessment.outliers.outliers.auroc assessment.outliers.outliers.auroc_without assessment.outliers.outliers.caught_at_5_percent assessment.outliers.outliers.caught_at_5_percent_without`,
 			commonTensors + frozenResidual + `scores.scales scores.classifier.weights scores.classifier.bias reference.parts validation.confusion validation.flagged

@@ -38,7 +38,8 @@ var versionRows = []float32{
 //   - 5, the first whose map of confidences has two slopes: by
 //     testdata/version5.go, as of commit 06e2eafa;
 //   - 6, the first with known outliers, on 300 rows around the first three of
-//     versionRows and 40 outliers around the fourth: --outliers, and as 4.
+//     versionRows and 40 outliers around the fourth: --outliers, and as 4;
+//   - 7 and 8, the first that read layers and patches: by testdata/version8.go.
 //
 // The files stay as they are: what was trained once is read for ever.
 var versions = map[string]struct {
@@ -94,6 +95,22 @@ var versions = map[string]struct {
 		{"1", 1, 0.7349258495931689, -18.14224950066386, true, 1. / 31},
 		{"1", 1, 1.7606431974242494e-119, -2649.534036830482, true, 1. / 31},
 		{"1", 1, 0.4708701503014894, -26.507349072621697, true, 1. / 31},
+	}},
+	"version7.safetensors": {true, 1, -10.588840009669473, []Verdict{
+		{"0", 0, 0.6072243790566123, 3.250981439360037, false, 1},
+		{"1", 1, 0.6077416294720632, 3.405872022192235, false, 1},
+		{"2", 2, 0.6048945199857146, 3.4518622334222178, false, 1},
+		{"1", 1, 0.5798831077728877, 1.1134483398642745, false, 22. / 31},
+		{"1", 1, 1.2109596910758733e-07, -282.20323334404475, true, 1. / 31},
+		{"1", 1, 0.6006447217466743, -51.587411284503375, true, 1. / 31},
+	}},
+	"version8.safetensors": {true, 1, -11.00712015327675, []Verdict{
+		{"0", 0, 0.7128782645053239, 4.017411292402809, false, 1},
+		{"1", 1, 0.7024775457865596, 4.00568671739555, false, 1},
+		{"2", 2, 0.692774742313107, 4.207207534981704, false, 1},
+		{"1", 1, 0.6694653982418881, 2.2082908311038616, false, 26. / 31},
+		{"1", 1, 2.416629630830929e-10, -1764.7309689184194, true, 1. / 31},
+		{"1", 1, 0.6944246085840173, -29.485902990792667, true, 1. / 31},
 	}},
 }
 
