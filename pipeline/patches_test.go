@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 	"image"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -137,6 +138,65 @@ func TestPatchesKeepThePromise(t *testing.T) {
 	extract(opts)
 	if q, _ := patchesIn(t, opts.Out); q.String() != p.String() {
 		t.Error("a shard has another model of patches than the set that it names")
+	}
+}
+
+// TestPatchesFalseAlarms: over 200 draws, ten of each of twenty folders, no more good parts are
+// flagged than is promised.
+func TestPatchesFalseAlarms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it trains 200 times")
+	}
+	testenv.Runtime(t)
+	const folders, draws, good, fresh, promised = 20, 10, 120, 100, 0.05
+	flagged := 0.
+	for folder := range uint64(folders) {
+		dir := t.TempDir()
+		for i := range uint64(good + fresh) {
+			to := "good"
+			if i >= good {
+				to = "fresh"
+			}
+			striped(t, filepath.Join(dir, to, fmt.Sprintf("%03d.png", i)), 0, 1000*folder+i, image.Rectangle{})
+		}
+		extract := func(of, patches string) string {
+			t.Helper()
+			opts := ExtractOptions{
+				Model: "../extractor/testdata/exports/optimum-patches", Images: filepath.Join(dir, of), Out: filepath.Join(dir, of+".features"),
+				Backbone: extractor.ModelOptions{PatchNodes: []string{patches}},
+			}
+			if _, err := Extract(t.Context(), opts); err != nil {
+				t.Fatal(err)
+			}
+			return opts.Out
+		}
+		o := quick(extract("good", "last_hidden_state"))
+		o.TargetTPR, o.Calibration.Fraction = 1-promised, 0.2
+		s, err := features.Open(extract("fresh", o.Features[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for draw := range uint64(draws) {
+			o.Seeds = []uint64{draw}
+			d, _, err := Train(t.Context(), o)
+			if err == nil {
+				err = s.With(d.Source.Layers)
+			}
+			if err != nil || !slices.Contains(d.PartNames(), detector.PatchesPart) {
+				t.Fatal(d.PartNames(), err)
+			}
+			for _, v := range d.Verdicts(s.Features()) {
+				if v.OOD {
+					flagged += 1. / (folders * draws * fresh)
+				}
+			}
+		}
+	}
+	t.Logf("%.2f%% of new good parts are flagged in the mean of %d draws", 100*flagged, folders*draws)
+	// Thrice the standard error of the images that all draws of a folder have in common.
+	if of := math.Sqrt(promised * (1 - promised) / folders * (1./fresh + 1./(good-leastFitted))); flagged > promised+3*of {
+		t.Errorf("%.2f%% are flagged, and %g%% are promised", 100*flagged, 100*promised)
 	}
 }
 
