@@ -3,6 +3,7 @@ package extractor
 import (
 	"errors"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -152,6 +153,35 @@ func TestBlockEnds(t *testing.T) {
 	} {
 		if got := blockEnds(test.waists, append(slices.Clone(fused), "LayerNormalization")); !slices.Equal(got, test.want) {
 			t.Errorf("%v: %v, want %v", test.waists, got, test.want)
+		}
+	}
+}
+
+// TestBlockEndsOfExports: blocks of the graphs that timm, transformers and quantisers write
+// (testdata/graphs.txt, by generate_graphs.py) end where branches join.
+func TestBlockEndsOfExports(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("testdata", "graphs.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range strings.Split(string(text), "# ")[1:] {
+		lines := strings.Split(strings.TrimSpace(one), "\n")
+		name, want, _ := strings.Cut(lines[0], " ")
+		var nodes [][]byte
+		for _, line := range lines[1:] {
+			parts := strings.Fields(line)
+			for _, output := range strings.Split(parts[2], ",") {
+				nodes = append(nodes, node(parts[0], parts[1], output))
+			}
+		}
+		together := fused
+		if strings.HasSuffix(name, "8bit") {
+			together = append(slices.Clone(fused), "LayerNormalization")
+		}
+		ends := blockEnds(onnx.Waists(graph(nil, nil, nodes...), "x", "y"), together)
+		if got := strings.Join(ends, " "); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }
