@@ -16,13 +16,13 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
-// This file fits the model of patches before an extraction, on a tenth of the images. Which
+// This file fits the model of patches before an extraction, on a twentieth of the images. Which
 // they are follows from the names of all, and never from what is in them: images that are in
 // no fit stay exchangeable with new ones, and only these calibrate a detector.
 
 // The images of a fit.
 const (
-	patchShare  = 10  // one of so many images
+	patchShare  = 20  // one of so many images
 	leastFitted = 16  // but so many, if there are four times as many
 	mostFitted  = 256 // at most, or one of each class
 )

@@ -59,7 +59,7 @@ func addExtract(c *command) {
 	c.StringVar(&e.layers, "layers", extractor.NoLayers, "also values within the model, for the default score: `auto|NODE,…|none`; auto finds the ends of a few blocks")
 	c.means("layers", "Layers")
 	c.BoolVar(&opts.Backbone.FastMath, "fast-math", false, "products in bfloat16, on arm64 processors that have it; features are others")
-	c.StringVar(&e.patches, "patches", extractor.NoLayers, "also how strange the places of an image are: `auto|NODE,…|FEATURES|none`; a tenth of the images says what is usual, or a set that has it")
+	c.StringVar(&e.patches, "patches", extractor.NoLayers, "also how strange the places of an image are: `auto|NODE,…|FEATURES|none`; a twentieth of the images says what is usual, or a set that has it")
 	c.means("patches", "PatchNodes")
 	c.rare("layers", "patches", "fast-math")
 	c.section("model pixels: (x/255 − mean)/std")

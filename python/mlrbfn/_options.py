@@ -44,8 +44,8 @@ class ExtractOptions(TypedDict, total=False):
         products in bfloat16, on arm64 processors that have it; features are others
 
     patches : str, default "none"
-        also how strange the places of an image are: auto|NODE,…|FEATURES|none; a tenth of the
-        images says what is usual, or a set that has it
+        also how strange the places of an image are: auto|NODE,…|FEATURES|none; a twentieth of
+        the images says what is usual, or a set that has it
 
     size : int | str, default None
         resize to N|WxH (default: all images must have the same size)
