@@ -48,9 +48,6 @@ type DiscoverOptions struct {
 // DefaultFDR is the default of DiscoverOptions.FDR.
 const DefaultFDR = 0.1
 
-// Confidence of the bounds of a [Discovery].
-const discoveryConfidence = 0.95
-
 // Discovery says what is new among images that were judged together.
 type Discovery struct {
 	Found []Found `json:"-"` // in the order of the images
@@ -265,7 +262,7 @@ func (out *Discovery) discover(ctx context.Context, d *Detector, known *knownRow
 	ranks := discovery.PValues(learned.Calibration, learned.Folder)
 	q := discovery.QValues(ranks, n)
 	out.LeastFound = discovery.LeastFound(n, m, out.FDR)
-	certificate := discovery.Certify(ranks, n, discoveryConfidence, seed)
+	certificate := discovery.Certify(ranks, n)
 	out.NewAtLeast = certificate.New
 	out.bound(certificate, ranks, learned.Ranked)
 	carries := out.LeastFound <= m && n > 0

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 
 	"gonum.org/v1/gonum/stat/distuv"
 )
@@ -102,29 +103,30 @@ func (c Certificate) Known(ranks []int) []int {
 }
 
 const (
-	draws   = 2000 // of p-values of known rows
-	spacing = 32   // ranks up to it have bounds of their own, others every 1/32
+	draws      = 2000 // of p-values of known rows
+	confidence = .95
+	spacing    = 32 // ranks up to it have bounds of their own, others every 1/32
 )
 
 // Certify bounds the number of known rows among those with the lowest p-values, at all
-// thresholds at once with the given confidence. It uses the joint law of the conformal
+// thresholds at once with a confidence of 95%. It uses the joint law of the conformal
 // p-values of known rows, which holds for learned scores as well (Gazin, Blanchard and
 // Roquain, arXiv 2310.18108): with n calibration scores the shares below their order
 // statistics are those of n uniform numbers. The bound at each rank is the same quantile of
 // the number of known rows there, out of m; which quantile is found by drawing from that
 // law, so that all hold together. Of rows further down no more are known than at the
 // lower threshold and all between.
-func Certify(ranks []int, n int, confidence float64, seed uint64) Certificate {
+func Certify(ranks []int, n int) Certificate {
 	m := len(ranks)
 	if m == 0 || n == 0 {
 		return Certificate{}
 	}
-	at := Spaced(n)
-	return certify(ranks, at, bounds(n, m, at, confidence, seed))
-}
-
-// certify is Certify with the bounds of known rows.
-func certify(ranks, at, most []int) Certificate {
+	b := last.Load()
+	if b == nil || b.n != n || b.m != m {
+		b = newBounds(n, m)
+		last.Store(b)
+	}
+	at, most := b.at, b.most
 	found := make([]int, len(at)) // with at most the rank
 	for _, r := range ranks {
 		if i, _ := slices.BinarySearch(at, r); i < len(at) {
@@ -154,10 +156,18 @@ func Spaced(n int) (at []int) {
 	return at
 }
 
-// bounds returns how many of m known rows have at most each rank, with the confidence for
-// all ranks together.
-func bounds(n, m int, at []int, confidence float64, seed uint64) []int {
-	random := rand.New(rand.NewPCG(seed, 0x626f_756e)) // the stream's own number
+// bounds are how many of m known rows have at most each rank, for all ranks together.
+type bounds struct {
+	n, m     int
+	at, most []int
+}
+
+// last are the bounds that were asked for last: drawing takes longer than the rest.
+var last atomic.Pointer[bounds]
+
+func newBounds(n, m int) *bounds {
+	at := Spaced(n)
+	random := rand.New(rand.NewPCG(0, 0x626f_756e)) // the stream's own number
 	draw := func() [][]int {
 		all := make([][]int, len(at)) // [ranks][draws]
 		for i := range all {
@@ -212,5 +222,5 @@ func bounds(n, m int, at []int, confidence float64, seed uint64) []int {
 			most[i] = first[i][place]
 		}
 	}
-	return most
+	return &bounds{n, m, at, most}
 }

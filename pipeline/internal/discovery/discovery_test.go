@@ -61,8 +61,6 @@ func falseDiscoveries(ranks []int, n, known int, alpha float64) (share float64, 
 // are calibration rows break the promise.
 func TestPromise(t *testing.T) {
 	const n, m, alpha, folders = 519, 100, .2, 500
-	at := Spaced(n)
-	most := bounds(n, m, at, .95, 0)
 	for _, fresh := range []int{0, 1, 10, 30} {
 		var mean, leaky, chosen float64
 		found, broken := 0, 0
@@ -76,7 +74,7 @@ func TestPromise(t *testing.T) {
 			ranks := PValues(learned.Calibration, learned.Folder)
 			share, k := falseDiscoveries(ranks, n, m-fresh, alpha)
 			mean, found = mean+share/folders, found+k
-			c := certify(ranks, at, most)
+			c := Certify(ranks, n)
 			wrong := c.New > fresh
 			for _, b := range c.Bounds {
 				known := 0
@@ -146,6 +144,31 @@ func TestPromise(t *testing.T) {
 	}
 }
 
+// TestBounds: with nothing new, and ranks as chance makes them, the bounds hold together as
+// often as they say, and fail hardly less often.
+func TestBounds(t *testing.T) {
+	const folders = 2000
+	for _, c := range []struct{ n, m int }{{20, 300}, {80, 100}, {80, 300}, {80, 1000}, {519, 100}} {
+		random := rand.New(rand.NewPCG(uint64(c.n), uint64(c.m)))
+		calibration, folder := make([]float64, c.n), make([]float64, c.m)
+		broken := 0
+		for range folders {
+			for _, all := range [][]float64{calibration, folder} {
+				for i := range all {
+					all[i] = random.Float64()
+				}
+			}
+			if Certify(PValues(calibration, folder), c.n).New > 0 {
+				broken++
+			}
+		}
+		const error = .005 // of a share of the folders, and as much of the draws of the bounds
+		if share := float64(broken) / folders; math.Abs(share-.05) > 4*error {
+			t.Errorf("%d calibration rows, %d rows: bounds do not hold in %.4f", c.n, c.m, share)
+		}
+	}
+}
+
 // TestFrozen: a score that is not learned gives plain p-values, those of the single score.
 // TestWitness says what becomes of them.
 func TestFrozen(t *testing.T) {
@@ -192,7 +215,7 @@ func TestWitness(t *testing.T) {
 			}
 		}
 		others := slices.Sorted(maps.Values(c.New))
-		got := Certify(c.Ranks, c.N, .95, 0).New
+		got := Certify(c.Ranks, c.N).New
 		t.Logf("%d calibration rows, %d rows: %d are new at least, nonconform %v", c.N, len(c.Ranks), got, c.New)
 		if most := others[len(others)-1]; got < others[0] || got > most+len(c.Ranks)/50 {
 			t.Errorf("%d calibration rows, %d rows: %d are new at least, by nonconform %d", c.N, len(c.Ranks), got, others)
@@ -271,7 +294,7 @@ func TestFew(t *testing.T) {
 					t.Errorf("%d calibration rows, %d rows: q = %g", n, m, q)
 				}
 			}
-			c := Certify(ranks, n, .95, 0)
+			c := Certify(ranks, n)
 			if c.New > m || n == 0 && c.New > 0 {
 				t.Errorf("%d calibration rows, %d rows: %d are new", n, m, c.New)
 			}
