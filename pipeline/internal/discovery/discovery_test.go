@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
 const dim = 30
@@ -275,6 +277,39 @@ func TestOrder(t *testing.T) {
 		if _, _, want := all(order[i]); got != want {
 			t.Fatalf("row %d: %g, want %g", order[i], got, want)
 		}
+	}
+}
+
+// TestManyKinds: where new rows lie apart in all directions, so that what is learned is of no
+// use, ranking by it costs next to nothing.
+func TestManyKinds(t *testing.T) {
+	const draws, known, wide = 40, 70, 1.3
+	var loss float64
+	for draw := range draws {
+		w := world{rand.New(rand.NewPCG(uint64(draw), 99))}
+		in := w.input(80, known, 0, uint64(draw))
+		old, fresh := in.Folder, w.rows(30, 0)
+		for i := range fresh.N {
+			for j := range fresh.Row(i) {
+				fresh.Row(i)[j] *= wide
+			}
+			fresh.Scores[i] *= wide * wide
+		}
+		in.Folder = Rows{N: old.N + fresh.N, Scores: slices.Concat(old.Scores, fresh.Scores), Row: func(i int) []float32 {
+			if i < old.N {
+				return old.Row(i)
+			}
+			return fresh.Row(i - old.N)
+		}}
+		learned, err := Learn(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		auroc := func(s []float64) float64 { return metrics.AUROC(s[:known], s[known:]) }
+		loss += (auroc(in.Folder.Scores) - auroc(learned.Ranked)) / draws
+	}
+	if loss > .003 {
+		t.Errorf("%.4f of AUROC are lost", loss)
 	}
 }
 

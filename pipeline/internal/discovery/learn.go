@@ -71,16 +71,16 @@ const (
 	// held out of CIFAR-10 and of half of the superclasses of CIFAR-100, with ViT-Tiny.
 	penalty = 3
 	// The weight of the score that ranks is rankSlope times the excess of the folder beyond
-	// rankErrors standard errors, mostRank at most, and most of all rankShare times that over the
-	// excess by the single score, by which new rows lie apart without it: chosen so that folders with 2 or 5% new
-	// lose nothing in the mean, on classes held out of CIFAR-10, Imagenette and ten of the
-	// superclasses of CIFAR-100, with EfficientNet-Lite0 and of these ten also with ViT-Tiny.
-	rankSlope, rankErrors, mostRank, rankShare = 12, 2, 3, 1.5
-	// Where that is less, it is weakSlope times the standard errors by which the folder exceeds
-	// more than weakErrors, in the mean of l and of the sum, and at most weakShare times those of
-	// l over those of the single score: chosen likewise, and also against many classes at once.
-	// It gains 1 to 2 points where 5 or 10% are new.
-	weakSlope, weakErrors, weakShare = .3, 1.5, .5
+	// rankErrors standard errors, mostRank at most, or weakSlope times the standard errors by which
+	// the folder exceeds more than weakErrors, in the mean of l and of the sum, if that is more. It
+	// is not more than the mean by how likely each weight makes the ranks of the folder among the
+	// known rows, as of the list, but w by penalty + likelySlope·w less likely beforehand: that is
+	// less where the score tells very many kinds, which no direction does. All were chosen so that
+	// folders with 2 or 5% new lose nothing in the mean, on classes held out of CIFAR-10,
+	// Imagenette and ten of the superclasses of CIFAR-100, also against many classes at once and
+	// ten classes of CIFAR-100 against the others.
+	rankSlope, rankErrors, mostRank    = 12, 2, 3
+	weakSlope, weakErrors, likelySlope = .3, 1.5, .5
 	// leastAgain is the least weight by which rows are new for what is learned once more.
 	leastAgain = .5
 )
@@ -416,45 +416,54 @@ func centre(values []float64) (median, deviation float64) {
 
 // weigh returns the weight of the learned values.
 func (p *pool) weigh(validation [][]float64) float64 {
-	likely := make([]float64, len(weights))
-	parallel.Each(runtime.GOMAXPROCS(0), len(weights), func(at int) {
+	w := likely(p.Validation.N, len(p.rows), 1, func(weight float64) []float64 {
 		reference := make([][]float64, folds)
 		for k := range reference {
 			reference[k] = make([]float64, p.Validation.N)
 			for i, s := range p.Validation.Scores {
-				reference[k][i] = s - weights[at]*p.scale*validation[k][i]
+				reference[k][i] = s - weight*p.scale*validation[k][i]
 			}
 			slices.Sort(reference[k])
 		}
 		counts := make([]float64, len(bins))
 		for _, r := range p.rows {
-			below, found := slices.BinarySearch(reference[r.fold], r.score-weights[at]*p.scale*r.learned)
-			if found {
-				below++
-			}
-			u := (float64(below) + .5) / float64(p.Validation.N+1)
-			bin, _ := slices.BinarySearch(bins, u)
-			counts[bin]++
+			counts[bin(reference[r.fold], r.score-weight*p.scale*r.learned)]++
 		}
-		likely[at] = decreasing(counts)
+		return counts
 	})
-	share := float64(p.Validation.N) / float64(p.Validation.N+len(p.rows))
-	for i, w := range weights {
-		likely[i] *= share
-		if w > 0 {
-			likely[i] -= penalty + w
-		}
-	}
-	var sum, all float64
-	for i, l := range likely {
-		chance := math.Exp(l - slices.Max(likely))
-		all += chance
-		sum += chance * weights[i]
-	}
-	if w := sum / all; w >= weights[1]/10 {
+	if w >= weights[1]/10 {
 		return w
 	}
 	return 0
+}
+
+// likely returns the mean of the weights, each as likely as it makes the ranks of m rows among
+// n known ones, counted in bins; beforehand w is by penalty + slope·w less likely than 0.
+func likely(n, m int, slope float64, ranks func(weight float64) []float64) float64 {
+	logs := make([]float64, len(weights))
+	parallel.Each(runtime.GOMAXPROCS(0), len(weights), func(i int) {
+		logs[i] = decreasing(ranks(weights[i])) * float64(n) / float64(n+m)
+		if w := weights[i]; w > 0 {
+			logs[i] -= penalty + slope*w
+		}
+	})
+	var sum, all float64
+	for i, l := range logs {
+		chance := math.Exp(l - slices.Max(logs))
+		all += chance
+		sum += chance * weights[i]
+	}
+	return sum / all
+}
+
+// bin returns the bin of the rank of a score among those of known rows, ascending.
+func bin(known []float64, score float64) int {
+	below, found := slices.BinarySearch(known, score)
+	if found {
+		below++
+	}
+	at, _ := slices.BinarySearch(bins, (float64(below)+.5)/float64(len(known)+1))
+	return at
 }
 
 // bins are the upper ends of the bins of ranks.
@@ -489,9 +498,9 @@ func decreasing(counts []float64) (sum float64) {
 
 // rank sets the scores to rank by: score − w · deviation · l, where l tells the folder from
 // the known rows and is standardised by validation and calibration rows. The weight w goes by
-// the excess of the folder beyond these: of l, of the scores, and of both together. Then l is
+// the excess of the folder beyond these, of l and of the sum. Then l is
 // learned once more, from the rows as sure as they are new by these scores, and the mean of
-// both, and of their weights, is what counts (self-training).
+// both, and of their weights, is what counts (self-training), unless the ranks make less likely.
 func (p *pool) rank(learned *Learned) {
 	known, folder := p.known, make([]pooled, 0, p.Folder.N)
 	for _, r := range p.rows {
@@ -535,7 +544,14 @@ func (p *pool) rank(learned *Learned) {
 		}
 		standardise(known, folder)
 	}
-	learned.RankWeight = (weight + p.weight(known, folder)) / 2
+	learned.RankWeight = min((weight+p.weight(known, folder))/2, likely(len(known), len(folder), likelySlope, func(weight float64) []float64 {
+		sum := func(r pooled) float64 { return r.score/p.scale - weight*r.ranked }
+		reference, counts := slices.Sorted(slices.Values(each(known, sum))), make([]float64, len(bins))
+		for _, r := range folder {
+			counts[bin(reference, sum(r))]++
+		}
+		return counts
+	}))
 	learned.Ranked = make([]float64, p.Folder.N)
 	for _, r := range folder {
 		learned.Ranked[r.at] = r.score - learned.RankWeight*p.scale*r.ranked
@@ -563,17 +579,11 @@ func each(rows []pooled, of func(r pooled) float64) []float64 {
 
 // weight returns the weight of what rows are ranked by.
 func (p *pool) weight(known, folder []pooled) float64 {
-	beyond := func(of func(r pooled) float64) (most, evidence float64) {
-		return excess(each(known, of), each(folder, of))
-	}
-	e, alone := beyond(func(r pooled) float64 { return r.ranked })
-	single, apart := beyond(func(r pooled) float64 { return -r.score })
-	_, joint := beyond(func(r pooled) float64 { return r.ranked - r.score/p.scale })
-	weight := min(mostRank, rankSlope*e)
-	if single > 0 {
-		weight = min(weight, rankShare*e/single)
-	}
-	return max(weight, min(weakShare*alone/max(1, apart), weakSlope*((alone+joint)/2-weakErrors)))
+	l := func(r pooled) float64 { return r.ranked }
+	sum := func(r pooled) float64 { return r.ranked - r.score/p.scale }
+	e, alone := excess(each(known, l), each(folder, l))
+	_, joint := excess(each(known, sum), each(folder, sum))
+	return max(min(mostRank, rankSlope*e), weakSlope*((alone+joint)/2-weakErrors))
 }
 
 // excess returns how much more of the folder than of the known rows lies high: the largest,
