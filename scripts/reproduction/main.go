@@ -124,6 +124,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 	subset := f.Bool("subset", false, "run on small stand-ins for the data sets, with small backbones unless --model is given")
 	methods := f.String("methods", "mlrbfn,msp,odin,gen,she-ip,she-e,knn,rmds,ensemble", "`METHODS` to compare, as evaluate has them, or all")
 	seeds := f.String("seeds", "0,1,2", "seeds, with commas between them")
+	folders := f.Int("folders", 1, "of together, `N` folders of each kind and seed, each with its own calibration images")
 	epochs := f.Int("epochs", 0, "passes over the training images of MLRBFNs; 0: their default, and the paper's")
 	f.StringVar(&e.out, "out", "reproduced", "folder `REPORT` for features and reports")
 	f.BoolVar(&e.again, "again", false, "evaluate again what an earlier run has evaluated")
@@ -192,7 +193,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 		return e.runOneClass(ctx, stdout, *models, *seeds, *epochs)
 	}
 	if keys[0] == together {
-		return e.runTogether(ctx, stdout, *models, *seeds, *epochs, *only)
+		return e.runTogether(ctx, stdout, *models, *seeds, *epochs, *folders, *only)
 	}
 	if keys[0] == confidences {
 		return e.runConfidences(ctx, stdout, *models, *seeds, *epochs, *only)

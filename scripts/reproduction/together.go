@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
@@ -122,54 +125,79 @@ func (e *experiment) folderTasks(backbone string, draw int, only []string) (task
 	return tasks, err
 }
 
-// measure trains on some of the known rows, and judges folders of the others.
-func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, dir string, draw int) (all []judgedTogether, err error) {
+// measure trains on three quarters of t.rows known rows of each class, and judges folders. A
+// third as many of the other rows calibrate, others for each folder, and the folder has what is
+// left. Peers judge the first folder of each kind.
+func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, dir string, draw, folders int) (all []judgedTogether, err error) {
 	random := rand.New(rand.NewPCG(uint64(draw), 36))
 	known, labels, fresh := t.draw(random)
 	classes := slices.Compact(slices.Sorted(slices.Values(labels)))
 	d := len(known[0])
 	var x []float32
 	var y []int64
-	var trained, rest [][]float32
-	taken := map[string]int{}
 	for i, row := range known {
-		if taken[labels[i]]++; taken[labels[i]] <= t.rows {
-			x, y, trained = append(x, row...), append(y, int64(slices.Index(classes, labels[i]))), append(trained, row)
-		} else {
-			rest = append(rest, row)
-		}
+		x, y = append(x, row...), append(y, int64(slices.Index(classes, labels[i])))
 	}
 	n := len(y)
 	if err := errors.Join(npy.WriteFile(filepath.Join(dir, "features.npy"), x, n, d), npy.WriteFile(filepath.Join(dir, "labels.npy"), y, n)); err != nil {
 		return nil, err
 	}
+	part := float64(t.rows*len(classes)) / float64(n)
 	opts.Features, opts.NoHoldOut = []string{dir}, true
-	opts.Calibration = pipeline.Share{Fraction: .25}
+	opts.Validation, opts.Calibration = pipeline.Share{Fraction: .1 * part}, pipeline.Share{Fraction: 1 - .75*part}
 	detector, _, err := pipeline.Train(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
+	rest, calibrates := detector.Splits["calibration"], t.rows*len(classes)/4
+	var trained [][]float32
+	for i, row := range known {
+		if !slices.Contains(rest, i) {
+			trained = append(trained, row)
+		}
+	}
+	scores := map[int]float64{}
+	if err := detector.EachVerdict(ctx, func(i int) []float32 { return known[i] }, rest, func(i int, v pipeline.Verdict) { scores[i] = v.Score }); err != nil {
+		return nil, err
+	}
 	for _, size := range togetherSizes {
+		if size == 600 && calibrates+1000 <= len(rest) {
+			continue // it stands for a thousand
+		}
 		for _, share := range togetherShares {
 			of := int(math.Round(share * float64(size)))
-			if size-of > len(rest) || of > len(fresh) || share > 0 && of == 0 {
+			if calibrates+size-of > len(rest) || of > len(fresh) || share > 0 && of == 0 {
 				continue
 			}
-			random.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-			random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
-			j, err := judgeFolder(ctx, detector, trained, rest[:size-of], fresh[:of], random)
-			if err != nil {
-				return nil, err
+			for folder := range max(1, min(folders, folders*300/size)) { // fewer that are large
+				random.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+				random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
+				calibrated := *detector
+				calibrated.Splits = maps.Clone(detector.Splits)
+				calibrated.Splits["calibration"], calibrated.Splits["left_out"] = rest[:calibrates], rest[calibrates:]
+				calibrated.CalibrationScores = nil
+				for _, i := range rest[:calibrates] {
+					calibrated.CalibrationScores = append(calibrated.CalibrationScores, scores[i])
+				}
+				slices.Sort(calibrated.CalibrationScores)
+				var old [][]float32
+				for _, i := range rest[calibrates:][:size-of] {
+					old = append(old, known[i])
+				}
+				j, err := judgeFolder(ctx, &calibrated, trained, old, fresh[:of], random, folder == 0)
+				if err != nil {
+					return nil, err
+				}
+				j.Task, j.Draw, j.Share = t.name, draw, share
+				all = append(all, j)
 			}
-			j.Task, j.Draw, j.Share = t.name, draw, share
-			all = append(all, j)
 		}
 	}
 	return all, nil
 }
 
 // judgeFolder judges a folder of known and new rows.
-func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fresh [][]float32, random *rand.Rand) (j judgedTogether, err error) {
+func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fresh [][]float32, random *rand.Rand, peers bool) (j judgedTogether, err error) {
 	folder := slices.Concat(known, fresh)
 	r, err := pipeline.Discover(ctx, pipeline.DiscoverOptions{Detect: pipeline.DetectOptions{Detector: d}, Rows: slices.Concat(folder...), Seed: random.Uint64()})
 	if err != nil {
@@ -187,8 +215,10 @@ func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fre
 		auroc := func(scores []float64) float64 { return metrics.AUROC(scores[:k], scores[k:]) }
 		scores := of(0, r.Images, single)
 		j.Single, j.Together = auroc(scores), auroc(of(0, r.Images, joint))
-		j.RTL, j.OODD = auroc(rtl(folder, scores)), auroc(queue(d, training, folder, random.Perm(len(folder))))
-		if len(folder) <= mostTold {
+		if peers {
+			j.RTL, j.OODD = auroc(rtl(folder, scores)), auroc(queue(d, training, folder, random.Perm(len(folder))))
+		}
+		if peers && len(folder) <= mostTold {
 			j.Told = auroc(told(training, folder, k))
 		}
 	}
@@ -233,7 +263,7 @@ func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fre
 }
 
 // runTogether measures all tasks and prints means. The seeds are the draws.
-func (e *experiment) runTogether(ctx context.Context, w io.Writer, models []string, seeds string, epochs int, only []string) error {
+func (e *experiment) runTogether(ctx context.Context, w io.Writer, models []string, seeds string, epochs, folders int, only []string) error {
 	if err := e.readTraining(seeds, epochs); err != nil {
 		return err
 	}
@@ -274,7 +304,7 @@ func (e *experiment) runTogether(ctx context.Context, w io.Writer, models []stri
 					return err
 				}
 				opts.Seeds = []uint64{draw}
-				some, err := t.measure(ctx, opts, dir, int(draw))
+				some, err := t.measure(ctx, opts, dir, int(draw), folders)
 				if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
 					return fmt.Errorf("%s, %s: %w", m, t.name, err)
 				}
@@ -299,74 +329,106 @@ func (e *experiment) runTogether(ctx context.Context, w io.Writer, models []stri
 	return nil
 }
 
-// printTogether prints means over draws, and over the superclasses.
+// printTogether prints means over draws, and over the superclasses: how much AUROC is gained by
+// what ranks the folder, and what became of the promise.
 func printTogether(w io.Writer, all []judgedTogether) {
 	type key struct {
 		backbone, task string
 		images         int
-		share          float64
 	}
 	byKey := map[key][]judgedTogether{}
-	var keys []key
 	for _, j := range all {
-		k := key{j.Backbone, j.Task, j.Images, j.Share}
-		if !strings.Contains(k.task, ", ") || strings.Contains(k.task, "superclass") {
+		k := key{j.Backbone, j.Task, j.Images}
+		if !strings.Contains(k.task, ", ") {
 			k.task = "superclasses"
-		}
-		if byKey[k] == nil {
-			keys = append(keys, k)
 		}
 		byKey[k] = append(byKey[k], j)
 	}
-	slices.SortStableFunc(keys, func(a, b key) int {
-		return cmp.Or(cmp.Compare(a.backbone, b.backbone), cmp.Compare(a.task, b.task), cmp.Compare(a.images, b.images), cmp.Compare(a.share, b.share))
+	keys := slices.SortedFunc(maps.Keys(byKey), func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.backbone, b.backbone), cmp.Compare(a.task, b.task), cmp.Compare(a.images, b.images))
 	})
-	fmt.Fprint(w, "| features | task | images | new | folders | AUROC by itself | together | RTL | OODD | told what is new | false; found at .05 | at .1 | at .2 | single score at .1 | bounds broken |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, k := range keys {
-		group := byKey[k]
-		mean := func(of func(judgedTogether) float64) (mean, deviation float64) {
-			for _, j := range group {
-				mean += of(j) / float64(len(group))
-			}
-			for _, j := range group {
-				deviation += math.Pow(of(j)-mean, 2)
-			}
-			return mean, math.Sqrt(deviation / float64(max(1, len(group)-1)) / float64(len(group)))
-		}
-		pair := func(wrong, power func(judgedTogether) float64) string {
-			v, e := mean(wrong)
-			p, _ := mean(power)
-			return fmt.Sprintf("%.3f ± %.3f; %.2f", v, e, p)
-		}
-		single, _ := mean(func(j judgedTogether) float64 { return 100 * j.Single })
-		broken, _ := mean(func(j judgedTogether) float64 {
-			if j.Broken {
-				return 100
-			}
-			return 0
-		})
-		fmt.Fprintf(w, "| %s | %s | %d | %g%% | %d |", k.backbone, k.task, k.images, 100*k.share, len(group))
-		if k.share > 0 {
-			fmt.Fprintf(w, " %.1f |", single)
-		} else {
-			fmt.Fprint(w, " – |")
-		}
-		for _, of := range []func(judgedTogether) float64{
-			func(j judgedTogether) float64 { return j.Together },
-			func(j judgedTogether) float64 { return j.RTL },
-			func(j judgedTogether) float64 { return j.OODD },
-			func(j judgedTogether) float64 { return j.Told },
-		} {
-			gain, e := mean(func(j judgedTogether) float64 { return 100 * (of(j) - j.Single) })
-			if k.share > 0 && of(group[0]) > 0 {
-				fmt.Fprintf(w, " %+.1f ± %.1f |", gain, e)
+	row := func(k key, name, least string, shares []float64, cell func(group []judgedTogether) string) {
+		fmt.Fprintf(w, "| %s | %s | %d | %s | %s |", k.backbone, k.task, k.images, name, least)
+		for _, share := range shares {
+			group := slices.DeleteFunc(slices.Clone(byKey[k]), func(j judgedTogether) bool { return j.Share != share })
+			if text := cell(group); len(group) > 0 {
+				fmt.Fprintf(w, " %s |", text)
 			} else {
 				fmt.Fprint(w, " – |")
 			}
 		}
-		for r := range togetherRates {
-			fmt.Fprintf(w, " %s |", pair(func(j judgedTogether) float64 { return j.False[r] }, func(j judgedTogether) float64 { return j.Power[r] }))
-		}
-		fmt.Fprintf(w, " %s | %.1f%% |\n", pair(func(j judgedTogether) float64 { return j.PlainFalse[1] }, func(j judgedTogether) float64 { return j.PlainPower[1] }), broken)
+		fmt.Fprintln(w)
 	}
+	head := func(fourth, fifth string, shares []float64) {
+		fmt.Fprintf(w, "\n| features | task | images | %s | %s |", fourth, fifth)
+		for _, share := range shares {
+			fmt.Fprintf(w, " %g%% |", 100*share)
+		}
+		fmt.Fprintf(w, "\n%s|\n", strings.Repeat("|---", 5+len(shares)))
+	}
+	head("ranked by", "AUROC by itself", togetherShares[1:])
+	for _, k := range keys {
+		single, _ := meanTogether(byKey[k], func(j judgedTogether) float64 { return 100 * cmp.Or(j.Single, math.NaN()) })
+		for _, by := range []struct {
+			name string
+			of   func(judgedTogether) float64
+		}{
+			{"together", func(j judgedTogether) float64 { return j.Together }},
+			{"RTL", func(j judgedTogether) float64 { return j.RTL }},
+			{"OODD", func(j judgedTogether) float64 { return j.OODD }},
+			{"told what is new", func(j judgedTogether) float64 { return j.Told }},
+		} {
+			row(k, by.name, fmt.Sprintf("%.1f", single), togetherShares[1:], func(group []judgedTogether) string {
+				gain, e := meanTogether(group, func(j judgedTogether) float64 { return 100 * (cmp.Or(by.of(j), math.NaN()) - j.Single) })
+				return fmt.Sprintf("%+.1f±%.1f", gain, e)
+			})
+		}
+	}
+	head("rate", "folders", togetherShares)
+	for _, k := range keys {
+		folders := 0
+		for _, j := range byKey[k] {
+			if j.Share == togetherShares[len(togetherShares)-2] {
+				folders++
+			}
+		}
+		promise := func(name string, wrong, power func(judgedTogether) float64) {
+			row(k, name, fmt.Sprint(folders), togetherShares, func(group []judgedTogether) string {
+				v, e := meanTogether(group, wrong)
+				p, _ := meanTogether(group, power)
+				return fmt.Sprintf("%.3f±%.3f; %.2f", v, e, p)
+			})
+		}
+		for r, rate := range togetherRates {
+			promise(fmt.Sprint(rate), func(j judgedTogether) float64 { return j.False[r] }, func(j judgedTogether) float64 { return j.Power[r] })
+		}
+		promise("0.1, single score", func(j judgedTogether) float64 { return j.PlainFalse[1] }, func(j judgedTogether) float64 { return j.PlainPower[1] })
+		row(k, "bounds broken", fmt.Sprint(folders), togetherShares, func(group []judgedTogether) string {
+			v, e := meanTogether(group, func(j judgedTogether) float64 {
+				if j.Broken {
+					return 1
+				}
+				return 0
+			})
+			return fmt.Sprintf("%.3f±%.3f", v, e)
+		})
+	}
+}
+
+// meanTogether returns the mean of a value, NaN where it was not measured, and its standard
+// error. Folders that one detector judges are not independent: the error is that of the
+// detectors' means.
+func meanTogether(group []judgedTogether, of func(judgedTogether) float64) (mean, deviation float64) {
+	byDetector := map[string][]float64{}
+	for _, j := range group {
+		if v, detector := of(j), fmt.Sprint(j.Task, j.Draw); !math.IsNaN(v) {
+			byDetector[detector] = append(byDetector[detector], v)
+		}
+	}
+	var means []float64
+	for _, detector := range slices.Sorted(maps.Keys(byDetector)) {
+		means = append(means, stat.Mean(byDetector[detector], nil))
+	}
+	mean, deviation = stat.MeanStdDev(means, nil)
+	return mean, deviation / math.Sqrt(float64(len(means)))
 }
