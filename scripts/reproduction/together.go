@@ -368,7 +368,7 @@ func printTogether(w io.Writer, all []judgedTogether) {
 	}
 	head("ranked by", "AUROC by itself", togetherShares[1:])
 	for _, k := range keys {
-		single, _ := meanTogether(byKey[k], func(j judgedTogether) float64 { return 100 * cmp.Or(j.Single, math.NaN()) })
+		single, _ := meanTogether(byKey[k], true, func(j judgedTogether) float64 { return 100 * cmp.Or(j.Single, math.NaN()) })
 		for _, by := range []struct {
 			name string
 			of   func(judgedTogether) float64
@@ -379,23 +379,22 @@ func printTogether(w io.Writer, all []judgedTogether) {
 			{"told what is new", func(j judgedTogether) float64 { return j.Told }},
 		} {
 			row(k, by.name, fmt.Sprintf("%.1f", single), togetherShares[1:], func(group []judgedTogether) string {
-				gain, e := meanTogether(group, func(j judgedTogether) float64 { return 100 * (cmp.Or(by.of(j), math.NaN()) - j.Single) })
+				gain, e := meanTogether(group, true, func(j judgedTogether) float64 { return 100 * (cmp.Or(by.of(j), math.NaN()) - j.Single) })
 				return fmt.Sprintf("%+.1f±%.1f", gain, e)
 			})
 		}
 	}
 	head("rate", "folders", togetherShares)
 	for _, k := range keys {
-		folders := 0
+		byShare := map[float64]int{}
 		for _, j := range byKey[k] {
-			if j.Share == togetherShares[len(togetherShares)-2] {
-				folders++
-			}
+			byShare[j.Share]++
 		}
+		folders := slices.Max(slices.Collect(maps.Values(byShare)))
 		promise := func(name string, wrong, power func(judgedTogether) float64) {
 			row(k, name, fmt.Sprint(folders), togetherShares, func(group []judgedTogether) string {
-				v, e := meanTogether(group, wrong)
-				p, _ := meanTogether(group, power)
+				v, e := meanTogether(group, false, wrong)
+				p, _ := meanTogether(group, false, power)
 				return fmt.Sprintf("%.3f±%.3f; %.2f", v, e, p)
 			})
 		}
@@ -404,7 +403,7 @@ func printTogether(w io.Writer, all []judgedTogether) {
 		}
 		promise("0.1, single score", func(j judgedTogether) float64 { return j.PlainFalse[1] }, func(j judgedTogether) float64 { return j.PlainPower[1] })
 		row(k, "bounds broken", fmt.Sprint(folders), togetherShares, func(group []judgedTogether) string {
-			v, e := meanTogether(group, func(j judgedTogether) float64 {
+			v, e := meanTogether(group, false, func(j judgedTogether) float64 {
 				if j.Broken {
 					return 1
 				}
@@ -413,15 +412,27 @@ func printTogether(w io.Writer, all []judgedTogether) {
 			return fmt.Sprintf("%.3f±%.3f", v, e)
 		})
 	}
+	empty := slices.DeleteFunc(slices.Clone(all), func(j judgedTogether) bool { return j.Share > 0 })
+	broken := 0
+	for _, j := range empty {
+		if j.Broken {
+			broken++
+		}
+	}
+	fmt.Fprintf(w, "\nWith nothing new a bound did not hold in %d of %d folders.\n", broken, len(empty))
 }
 
 // meanTogether returns the mean of a value, NaN where it was not measured, and its standard
-// error. Folders that one detector judges are not independent: the error is that of the
-// detectors' means.
-func meanTogether(group []judgedTogether, of func(judgedTogether) float64) (mean, deviation float64) {
+// error, over folders, each with calibration images of its own, which is what is promised, or
+// over the means of detectors.
+func meanTogether(group []judgedTogether, detectors bool, of func(judgedTogether) float64) (mean, deviation float64) {
 	byDetector := map[string][]float64{}
-	for _, j := range group {
-		if v, detector := of(j), fmt.Sprint(j.Task, j.Draw); !math.IsNaN(v) {
+	for i, j := range group {
+		detector := fmt.Sprint(j.Task, j.Draw)
+		if !detectors {
+			detector = fmt.Sprint(i)
+		}
+		if v := of(j); !math.IsNaN(v) {
 			byDetector[detector] = append(byDetector[detector], v)
 		}
 	}
