@@ -26,9 +26,9 @@ type LinearOptions struct {
 	// how the features are rotated.
 	OneScale bool
 
-	// Near is a head that was fitted on nearly the same rows, such as those of one
-	// class more (see [Fitted.Without]). Fitting begins with its weights, which
-	// saves most of the time; the result is the same within Tolerance.
+	// Near is a head that was fitted on nearly the same rows. Fitting begins with its
+	// weights and has its axes, which saves most of the time; the result is the same
+	// within Tolerance. See [FittedLinear.Blank].
 	Near *FittedLinear
 
 	// Progress, where set, is told how many values of Grid were tried for C.
@@ -145,18 +145,12 @@ func FitLinear(ctx context.Context, train, val features.Rows, classes int, o Lin
 	return f, nil
 }
 
-// Without returns the head without some classes, for [Options.Near]: the others are
-// numbered anew.
-func (f *FittedLinear) Without(classes ...int) *FittedLinear {
-	l := &posthoc.Linear{In: f.In}
-	for c, b := range f.Bias {
-		if !slices.Contains(classes, c) {
-			l.Out++
-			l.Weights = append(l.Weights, f.Weights[c*f.In:(c+1)*f.In]...)
-			l.Bias = append(l.Bias, b)
-		}
-	}
-	return &FittedLinear{C: f.C, axes: f.axes, Linear: l}
+// Blank returns a head of so many classes that has no weights, for [LinearOptions.Near]: a fit
+// has the axes of f, and knows nothing of rows that f alone was fitted on. With the weights
+// of f it would, within Tolerance: a class of these rows would seem easy to tell.
+func (f *FittedLinear) Blank(classes int) *FittedLinear {
+	return &FittedLinear{C: f.C, axes: f.axes, Linear: &posthoc.Linear{
+		In: f.In, Out: classes, Weights: make([]float64, classes*f.In), Bias: make([]float64, classes)}}
 }
 
 // The parts of the rows that a fit of many of them goes through begin at that of the

@@ -175,35 +175,43 @@ func blobs(n, d, classes int, seed uint64) features.Rows {
 	return features.All(x, d, labels)
 }
 
-// TestNear: a fit that begins with the weights of one class more has the same
-// result.
+// TestNear: a fit that begins with the axes of a head of one class more has the same result,
+// and in a direction that only rows of that class take it has learned little, however early
+// it ends.
 func TestNear(t *testing.T) {
-	ctx, tolerance := context.Background(), 1e-13
+	ctx := context.Background()
 	rows := blobs(60, 7, 4, 3)
-	full, err := head.FitLinear(ctx, rows, features.Rows{}, 4, head.LinearOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fold := rows
-	fold.Labels, fold.Index = slices.Clone(rows.Labels), nil
+	var index []int
 	for i, y := range rows.Labels {
-		if y != 1 {
-			fold.Index = append(fold.Index, i)
-		}
-		if y > 1 {
-			fold.Labels[i]--
+		rows.X[i*7+6] /= 1e3
+		if y == 3 {
+			rows.X[i*7+6] += 4
+		} else {
+			index = append(index, i)
 		}
 	}
-	want, err := head.FitLinear(ctx, fold, features.Rows{}, 3, head.LinearOptions{C: full.C, Tolerance: tolerance})
+	full, err := head.FitLinear(ctx, rows, features.Rows{}, 4, head.LinearOptions{C: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := head.FitLinear(ctx, fold, features.Rows{}, 3, head.LinearOptions{C: full.C, Near: full.Without(1), Tolerance: tolerance})
-	if err != nil {
-		t.Fatal(err)
+	fold := rows.With(index)
+	fit := func(o head.LinearOptions) *head.FittedLinear {
+		o.C, o.OneScale = full.C, true
+		f, err := head.FitLinear(ctx, fold, features.Rows{}, 3, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
 	}
+	want, got := fit(head.LinearOptions{Tolerance: 1e-13}), fit(head.LinearOptions{Tolerance: 1e-13, Near: full.Blank(3)})
 	near(t, "weights", got.Weights, want.Weights, 1e-4)
 	near(t, "bias", got.Bias, want.Bias, 1e-4)
+	early := fit(head.LinearOptions{Tolerance: 1e-4, Near: full.Blank(3)})
+	for c := range 3 {
+		if own, known := early.Weights[c*7+6], full.Weights[c*7+6]; math.Abs(own) > math.Abs(known)/2 {
+			t.Errorf("class %d: weight %g in the direction of the class left out, which had %g", c, own, known)
+		}
+	}
 	if _, err := head.FitLinear(ctx, fold, features.Rows{}, 3, head.LinearOptions{Near: full}); err == nil {
 		t.Error("a head of other classes was accepted")
 	}

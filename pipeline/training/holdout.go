@@ -157,8 +157,8 @@ const (
 	foldRows     = 2000   // rows of the classes left out, and of validation rows, that are scored
 	leastClasses = 3      // classes that class hold-out needs
 	leastRows    = 10     // validation rows that it needs
-	leastNearest = 4      // classes of which the nearest to a fold are left out, too
-	mostNearest  = 30     // and the most, since one class of many changes little
+	leastNearest = 4      // classes of which the nearest to a fold is left out, too
+	mostNearest  = 5      // and the most: of more, one more helps to tell as much as it takes away
 	leastParts   = 5      // that the rows to train on are divided into; see fold.fresh
 
 	foldTolerance = 1e-4 // of the linear heads, see linear.Options
@@ -560,10 +560,9 @@ func (t *Data) renumbered(of *features.Table, rows features.Rows, number []int64
 func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	t := h.t
 	number, left := f.others(len(t.Classes))
-	near, began := h.linear, h.began
-	near = near.Without(f.out...)
+	began := h.began
 	if began != nil {
-		began = began.Without(f.out...)
+		began = began.Blank(len(left))
 	}
 	most := int(min(foldTrain, max(256, t.Options.Memory/16/int64(t.D))))
 	rest, fresh := t.train, t.train
@@ -587,7 +586,7 @@ func (h *holdOut) fit(ctx context.Context, f *fold) error {
 	if err != nil {
 		return err
 	}
-	o := head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance, Near: near}
+	o := head.LinearOptions{C: h.linear.C, Tolerance: foldTolerance, Near: h.linear.Blank(len(left))}
 	fitted, err := head.FitLinear(ctx, train.Rows, features.Rows{}, len(left), o)
 	if err != nil {
 		return err
@@ -810,7 +809,7 @@ func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, 
 	if err != nil {
 		return nil, err
 	}
-	h.judge(a, h.folds, weights)
+	h.judge(a, h.folds, h.folds, weights)
 	if h.t.outliers != nil {
 		a.Outliers = h.assessOutliers(weights, w, a.FalseAlarms)
 	}
@@ -824,7 +823,8 @@ func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, 
 // correct makes what a detector of all n classes finds of what was judged in folds, which
 // know all classes but their own. That detector knows one more. With a chance of 1/n it is
 // the nearest of all to a new class, and takes away what the nearest of the others took. So
-// each fold is fitted once more, without the classes that most images of its own were given.
+// where classes are few each fold is fitted once more, without the class that most images of
+// its own were given.
 func (h *holdOut) correct(ctx context.Context, a *detector.Assessment, folds []*fold, weights []map[string]float64) error {
 	n := len(h.t.train.ByClass())
 	if n < leastNearest || n > mostNearest || h.t.isFold {
@@ -834,13 +834,10 @@ func (h *holdOut) correct(ctx context.Context, a *detector.Assessment, folds []*
 	of, byOut := make([]*fold, len(folds)), map[string]*fold{} // two classes may be nearest to each other
 	for i, f := range folds {
 		out := slices.Clone(f.out)
-		for _, class := range f.out {
-			if c, ok := a.Classes[h.t.Classes[class]]; ok {
-				out = append(out, slices.Index(h.t.Classes, c.TakenFor))
-			}
+		if c, ok := a.Classes[h.t.Classes[f.out[0]]]; ok {
+			out = append(out, slices.Index(h.t.Classes, c.TakenFor))
 		}
 		slices.Sort(out)
-		out = slices.Compact(out)
 		key := fmt.Sprint(out)
 		if byOut[key] == nil {
 			byOut[key] = h.newFold(i, out...)
@@ -851,18 +848,9 @@ func (h *holdOut) correct(ctx context.Context, a *detector.Assessment, folds []*
 	if err := h.fitAll(ctx, "classes held out with the nearest", made); err != nil {
 		return err
 	}
-	without := map[string]detector.AssessedClass{}
-	for i, f := range folds {
-		judged := &detector.Assessment{FalseAlarms: a.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
-		h.judge(judged, of[i:i+1], weights[i:i+1])
-		for _, class := range f.out {
-			name := h.t.Classes[class]
-			if w, ok := judged.Classes[name]; ok {
-				without[name] = w
-			}
-		}
-	}
-	h.t.takeNearest(a, without, float64(n))
+	without := &detector.Assessment{FalseAlarms: a.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
+	h.judge(without, folds, of, weights)
+	h.t.takeNearest(a, without.Classes, float64(n))
 	return nil
 }
 
@@ -925,13 +913,15 @@ func (t *Data) calibrationImages() (int, error) {
 	return len(t.split.Calibration), nil
 }
 
-// judge assesses the classes that were left out in folds, with the weights of each. What
-// has no fresh rows to compare with is left out.
-func (h *holdOut) judge(a *detector.Assessment, folds []*fold, weights []map[string]float64) {
-	for i, f := range folds {
-		known, left := f.joint(f.known, weights[i]), f.joint(f.left, weights[i])
-		slices.Sort(known)
-		for _, class := range f.out {
+// judge assesses the classes that were left out in folds, by the scores of others that leave
+// out these and may be the same, with the weights of each. What has no fresh rows to compare
+// with is left out. One threshold, among the fresh rows of all, says what is caught: those of
+// one alone are few.
+func (h *holdOut) judge(a *detector.Assessment, folds, by []*fold, weights []map[string]float64) {
+	known, all := knownIn(by, weights)
+	for i, f := range by {
+		left := f.joint(f.left, weights[i])
+		for _, class := range folds[i].out {
 			var scores []float64
 			taken := map[int]int{}
 			for i, v := range left {
@@ -940,11 +930,23 @@ func (h *holdOut) judge(a *detector.Assessment, folds []*fold, weights []map[str
 					taken[f.takenFor[i]]++
 				}
 			}
-			if len(scores) > 0 && len(known) > 0 {
-				a.Classes[h.t.Classes[class]] = h.assessed(a, known, scores, taken)
+			if len(scores) > 0 && len(known[i]) > 0 {
+				c := h.assessed(a, all, scores, taken)
+				c.AUROC = metrics.AUROC(known[i], scores)
+				a.Classes[h.t.Classes[class]] = c
 			}
 		}
 	}
+}
+
+// knownIn returns the scores of the fresh rows of each fold, and those of all, ascending.
+func knownIn(folds []*fold, weights []map[string]float64) (each [][]float64, all []float64) {
+	for i, f := range folds {
+		each = append(each, f.joint(f.known, weights[i]))
+		all = append(all, each[i]...)
+	}
+	slices.Sort(all)
+	return each, all
 }
 
 // assessed compares the scores of images of a class that was left out with those of known
@@ -961,42 +963,47 @@ func (h *holdOut) assessed(a *detector.Assessment, known, left []float64, taken 
 }
 
 // caught returns the shares of the scores left that thresholds for shares of false alarms
-// flag. The threshold will be the k-th lowest of n calibration scores, and a known image
-// lies below it with the probability k/(n + 1), or the share itself if n is 0. So does it
-// below the known scores, which ascend, of this rank among them; a rank between two is
-// either, such that the probability is the same.
+// flag, in the mean over the calibration images to come. The threshold will be the k-th lowest
+// of n scores: the share of known images below it is Beta(k, n + 1 − k), or the share itself
+// if n is 0. known, which ascend, say which share of these lies below a score.
 func caught(known, left, shares []float64, n int) (curve []float64) {
-	slices.Sort(left)
-	below := func(rank int) float64 { // nothing lies below the 0-th
-		if rank == 0 {
-			return 0
-		}
-		at, _ := slices.BinarySearch(left, known[min(rank, len(known))-1])
-		return float64(at) / float64(len(left))
+	below := make([]int, len(left))
+	for i, v := range left {
+		below[i], _ = slices.BinarySearch(known, v)
 	}
 	for _, share := range shares {
-		if n > 0 {
-			share = float64(detector.Rank(n, 1-share)) / float64(n+1)
+		flags := func(below float64) float64 { return map[bool]float64{true: 1}[below < share] }
+		if k := detector.Rank(n, 1-share); n > 0 {
+			flags = distuv.Beta{Alpha: float64(k), Beta: float64(n + 1 - k)}.Survival
 		}
-		rank, part := math.Modf(share * float64(len(known)+1))
-		curve = append(curve, (1-part)*below(int(rank))+part*below(int(rank)+1))
+		chances, sum := map[int]float64{}, 0.
+		for _, b := range below {
+			v, ok := chances[b]
+			if !ok {
+				v = flags((float64(b) + 0.5) / float64(len(known)+1))
+				chances[b] = v
+			}
+			sum += v
+		}
+		curve = append(curve, sum/float64(len(left)))
 	}
 	return curve
 }
 
 // average sets the means over the classes, what is caught at 5%, and the interval of the
-// AUROC of one more class that is drawn like these: the mean and Student's quantile times
-// the deviation of a new value.
+// AUROC of one more class that is drawn like these: of their log-odds, the mean and Student's
+// quantile times the deviation of a new value.
 func (t *Data) average(a *detector.Assessment) {
 	a.AUROC, a.Caught, a.Curve, a.Interval = 0, 0, make([]float64, len(a.FalseAlarms)), nil
 	five, n := slices.Index(a.FalseAlarms, 0.05), float64(len(a.Classes))
-	var aurocs []float64
+	var logits []float64
 	for _, name := range t.Classes { // in an order that is always the same
 		c, ok := a.Classes[name]
 		if !ok {
 			continue
 		}
-		aurocs = append(aurocs, c.AUROC)
+		p := min(max(c.AUROC, 0.001), 0.999)
+		logits = append(logits, math.Log(p/(1-p)))
 		if c.Caught = 0; five >= 0 {
 			c.Caught = c.Curve[five]
 		}
@@ -1008,7 +1015,7 @@ func (t *Data) average(a *detector.Assessment) {
 		}
 	}
 	if n >= leastClasses {
-		reach := distuv.StudentsT{Sigma: 1, Nu: n - 1}.Quantile(0.95) * stat.StdDev(aurocs, nil) * math.Sqrt(1+1/n)
-		a.Interval = &[2]float64{max(0, a.AUROC-reach), min(1, a.AUROC+reach)}
+		mean, reach := stat.Mean(logits, nil), distuv.StudentsT{Sigma: 1, Nu: n - 1}.Quantile(0.95)*stat.StdDev(logits, nil)*math.Sqrt(1+1/n)
+		a.Interval = &[2]float64{1 / (1 + math.Exp(reach-mean)), 1 / (1 + math.Exp(-reach-mean))}
 	}
 }

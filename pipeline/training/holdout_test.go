@@ -97,24 +97,39 @@ func TestHoldOut(t *testing.T) {
 	}
 }
 
-// TestCaught: a threshold of the calibration's rank lies at the same rank, as a share, of the
-// known scores, and below the lowest where that is less than one of them.
+// TestCaught: what is caught is the mean over thresholds, each the k-th lowest of n scores that
+// are drawn from the known ones, or where there is none the share itself.
 func TestCaught(t *testing.T) {
-	known, left := []float64{10, 20, 30, 40, 50, 60, 70, 80, 90}, []float64{5, 15, 25, 85}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var known, left []float64
+	for range 4000 {
+		known, left = append(known, rng.NormFloat64()), append(left, rng.NormFloat64()-1)
+	}
+	slices.Sort(known)
 	for _, tt := range []struct {
 		share float64
 		n     int
-		want  float64
-	}{
-		{0.2, 0, 0.5},    // below 20, the second of nine
-		{0.25, 0, 0.625}, // half as often below 30
-		{0.05, 0, 0.125}, // half as often below 10, else below nothing
-		{0.2, 4, 0.5},    // rank 1 of 4: a fifth
-		{0.25, 4, 0.5},   // likewise: the share is not interpolated
-		{0.5, 5, 0.75},   // rank 3 of 5: a half
-	} {
-		if got := caught(known, slices.Clone(left), []float64{tt.share}, tt.n); math.Abs(got[0]-tt.want) > 1e-9 {
-			t.Errorf("%g with %d calibration images: %g caught, want %g", tt.share, tt.n, got[0], tt.want)
+	}{{0.05, 0}, {0.05, 20}, {0.05, 200}, {0.2, 24}} {
+		const draws = 2000
+		want := 0.
+		for range draws {
+			threshold := known[int(tt.share*float64(len(known)))]
+			if tt.n > 0 {
+				var scores []float64
+				for range tt.n {
+					scores = append(scores, known[rng.IntN(len(known))])
+				}
+				slices.Sort(scores)
+				threshold = detector.Threshold(scores, 1-tt.share)
+			}
+			for _, v := range left[:200] {
+				if v < threshold {
+					want += 1. / 200 / draws
+				}
+			}
+		}
+		if got := caught(known, left[:200], []float64{tt.share}, tt.n); math.Abs(got[0]-want) > 0.015 {
+			t.Errorf("%g with %d calibration images: %g caught, want %g", tt.share, tt.n, got[0], want)
 		}
 	}
 }
@@ -150,20 +165,6 @@ func TestTakeNearest(t *testing.T) {
 	data.average(a)
 	if c := a.Classes; math.Abs(c["a"].AUROC-0.35) > 1e-9 || math.Abs(c["c"].AUROC-0.69) > 1e-9 || c["d"].AUROC != 1 || c["a"].Caught != 0 || math.Abs(a.Caught-(0.3-0.085/4)) > 1e-9 {
 		t.Errorf("%+v", a)
-	}
-}
-
-// TestGroupsAreCorrected: of more classes than folds each is assessed without its nearest, too.
-func TestGroupsAreCorrected(t *testing.T) {
-	stages := map[string]int{}
-	o := quick(nearTwins(t, 12, 40))
-	o.Stage = func(what string, done, _ int) { stages[what] = done }
-	_, result, err := Train(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := stages["classes held out with the nearest"]; n < mostFolds/2 || n > mostFolds || len(result.Assessment.Classes) != 12 {
-		t.Errorf("%d folds without the nearest classes, %d classes assessed", n, len(result.Assessment.Classes))
 	}
 }
 

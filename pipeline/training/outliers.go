@@ -220,31 +220,32 @@ func (h *holdOut) withWeight(but int, others map[string]float64, w float64) (out
 // Of a part that is dropped it says what the least weight would have done.
 func (h *holdOut) assessOutliers(weights []map[string]float64, w float64, falseAlarms []float64) *detector.AssessedOutliers {
 	a := &detector.AssessedOutliers{Images: h.t.outliers.rows.Len(), Weight: w}
-	n := float64(len(h.folds))
-	for i, f := range h.folds {
-		without := maps.Clone(weights[i])
-		delete(without, detector.OutliersPart)
-		with := weights[i]
-		if w == 0 {
-			with = maps.Clone(without)
-			with[detector.OutliersPart] = outlierWeights[0]
+	with, without := make([]map[string]float64, len(h.folds)), make([]map[string]float64, len(h.folds))
+	for i := range h.folds {
+		without[i] = maps.Clone(weights[i])
+		delete(without[i], detector.OutliersPart)
+		if with[i] = weights[i]; w == 0 {
+			with[i] = maps.Clone(without[i])
+			with[i][detector.OutliersPart] = outlierWeights[0]
 		}
-		for _, of := range []struct {
-			rows scored
-			to   *detector.Gain
-		}{{f.outliers, &a.Outliers}, {f.left, &a.Classes}} {
-			for _, by := range []struct {
-				weights       map[string]float64
-				auroc, caught *float64
-			}{{with, &of.to.AUROC, &of.to.Caught}, {without, &of.to.AUROCWithout, &of.to.CaughtWithout}} {
-				known, out := f.joint(f.known, by.weights), f.joint(of.rows, by.weights)
-				*by.auroc += metrics.AUROC(known, out) / n
-				if slices.Contains(falseAlarms, 0.05) {
-					slices.Sort(known)
-					*by.caught += caught(known, out, []float64{0.05}, h.calibration)[0] / n
-				}
+	}
+	judge := func(by []map[string]float64, rows func(*fold) scored) (auroc, share float64) {
+		known, all := knownIn(h.folds, by)
+		for i, f := range h.folds {
+			out, n := f.joint(rows(f), by[i]), float64(len(h.folds))
+			auroc += metrics.AUROC(known[i], out) / n
+			if slices.Contains(falseAlarms, 0.05) {
+				share += caught(all, out, []float64{0.05}, h.calibration)[0] / n
 			}
 		}
+		return auroc, share
+	}
+	for _, of := range []struct {
+		rows func(*fold) scored
+		to   *detector.Gain
+	}{{func(f *fold) scored { return f.outliers }, &a.Outliers}, {func(f *fold) scored { return f.left }, &a.Classes}} {
+		of.to.AUROC, of.to.Caught = judge(with, of.rows)
+		of.to.AUROCWithout, of.to.CaughtWithout = judge(without, of.rows)
 	}
 	return a
 }

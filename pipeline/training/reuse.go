@@ -133,7 +133,7 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 		return nil, err
 	}
 	each := slices.Repeat([]map[string]float64{weights}, len(folds))
-	h.judge(a, folds, each)
+	h.judge(a, folds, folds, each)
 	if err := h.correct(ctx, a, folds, each); err != nil {
 		return nil, err
 	}

@@ -12,8 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -34,9 +35,8 @@ type audited struct {
 
 	Expected, True float64 // AUROC
 	Low, High      float64 // interval of Expected
-	// Caught at 5% false alarms, that is at the share that the rank of the threshold among the
-	// calibration scores stands for: expected; where so many fresh rows are flagged; by the
-	// detector's own threshold. 0 where no rank is one.
+	// Caught at 5% false alarms: expected; in the mean over thresholds that as many calibration
+	// images would set; by the detector's own threshold. 0 where they are too few for one.
 	Caught, TrueCaught, TrueAtThreshold float64
 	Caught1, True1                      float64 // likewise at 1%
 	Flagged                             float64 // fresh rows of known classes
@@ -128,15 +128,14 @@ func (p *pool) leaveOut(ctx context.Context, opts pipeline.TrainOptions, class s
 	slices.Sort(of)
 	below := func(share float64) (n float64) {
 		calibrate := len(d.CalibrationScores)
-		rank := detector.Rank(calibrate, 1-share)
+		rank := float64(detector.Rank(calibrate, 1-share))
 		if rank == 0 {
 			return 0
 		}
-		at := linalg.Quantile(of, float64(rank)/float64(calibrate+1))
+		lowest := distuv.Beta{Alpha: rank, Beta: float64(calibrate) + 1 - rank} // the share of known images below the threshold
 		for _, v := range out {
-			if v < at {
-				n += 1 / float64(len(out))
-			}
+			at, _ := slices.BinarySearch(of, v)
+			n += lowest.Survival((float64(at)+0.5)/float64(len(of)+1)) / float64(len(out))
 		}
 		return n
 	}
