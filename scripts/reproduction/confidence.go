@@ -31,7 +31,10 @@ var confidenceMaps = []confidenceMap{
 	{"isotonic", isotonic},
 }
 
-const mostLogit = 20 // as detector.FitPlatt has it
+const (
+	mostLogit   = 20 // as detector.FitPlatt has it
+	usualWeight = 3. // likewise
+)
 
 func logit(logPhi float64) float64 {
 	logPhi = min(max(logPhi, -mostLogit), detector.MostLogPhi)
@@ -43,7 +46,7 @@ func logit(logPhi float64) float64 {
 func fitTwo(logPhi []float64, right []bool) func(float64) float64 {
 	slope, offset := 1., 0.
 	for range 100 {
-		g0, g1, h00, h01, h11 := slope-1, offset, 1., 0., 1.
+		g0, g1, h00, h01, h11 := usualWeight*(slope-1), usualWeight*offset, usualWeight, 0., usualWeight
 		for i, l := range logPhi {
 			v := logit(l)
 			c := 1 / (1 + math.Exp(-slope*v-offset))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
@@ -19,8 +20,10 @@ import (
 // without them.
 const knownOutliers = "outliers"
 
-// outlierRows is how many images of a class are trained on, all parts together.
-const outlierRows = 150
+const (
+	outlierRows = 150 // images of a class that are trained on, all parts together
+	mostKnown   = 200 // outliers
+)
 
 // tested is a set of out-of-distribution images.
 type tested struct {
@@ -63,8 +66,8 @@ func gcd(a, b int) int {
 // exposures returns the tasks of a backbone: ten classes of CIFAR-10, with known outliers
 // from every second class of CIFAR-100, or from one of them; and superclasses of CIFAR-100
 // without their last class, with known outliers from every second other superclass, or of
-// that class.
-func (e *experiment) exposures(backbone string, only []string) (all []exposed, err error) {
+// that class. A draw chooses the rows to train on and the outliers.
+func (e *experiment) exposures(backbone string, only []string, draw int) (all []exposed, err error) {
 	pools, err := e.pools(backbone, only)
 	if err != nil {
 		return nil, err
@@ -125,20 +128,31 @@ func (e *experiment) exposures(backbone string, only []string) (all []exposed, e
 		default:
 			continue
 		}
-		x, labels := rowsOf(p.train, classes, "", 0, outlierRows)
-		set := func() (*features.Set, error) { return features.InMemory(x, p.train.D, labels, classes) }
-		fresh, at := p.fresh, 0
-		if fresh == nil {
-			fresh, at = p.train, outlierRows
+		from := draw * outlierRows
+		if p.fresh == nil { // the rows that are left are fresh: three draws leave others
+			from = draw * 50 % (p.train.N / len(p.train.Classes))
 		}
-		known, _ := rowsOf(fresh, classes, "", at, 1000)
+		x, labels := rowsOf(p.train, classes, "", from, outlierRows)
+		have := p.train.N / len(p.train.Classes)
+		more, labelled := rowsOf(p.train, classes, "", 0, max(0, from+outlierRows-have))
+		x, labels = append(x, more...), append(labels, labelled...)
+		set := func() (*features.Set, error) { return features.InMemory(x, p.train.D, labels, classes) }
+		fresh, at, n := p.fresh, 0, 1000
+		if fresh == nil {
+			fresh, at, n = p.train, (from+outlierRows)%have, have-outlierRows
+		}
+		known, _ := rowsOf(fresh, classes, "", at, n)
 		task := p.task
 		if p.only != nil {
 			task = "superclasses"
 		}
+		drawn := func(x []float32) []float32 { // a third of them on for each draw
+			at := draw * (len(x) / p.train.D) / 3 * p.train.D % len(x)
+			return slices.Clone(slices.Concat(x[at:], x[:at])[:min(len(x), mostKnown*p.train.D)])
+		}
 		mixed := append([]tested{{"kind", of(even, 100, 20)}}, tests...)
-		all = append(all, exposed{task, "of many classes", set, p.train.D, known, shuffled(of(even, 0, 100), p.train.D), mixed},
-			exposed{task, "of one class", set, p.train.D, known, own, kind})
+		all = append(all, exposed{task, "of many classes", set, p.train.D, known, drawn(shuffled(of(even, 0, 100), p.train.D)), mixed},
+			exposed{task, "of one class", set, p.train.D, known, drawn(own), kind})
 	}
 	return all, err
 }
@@ -196,13 +210,17 @@ func (e *experiment) runOutliers(ctx context.Context, w io.Writer, models []stri
 	type cell struct{ sum, n float64 }
 	fmt.Fprint(w, "| features | task | known outliers | AUROC of their kind | near | far | caught of their kind | near | far | false alarms | dropped | AUROC on outliers, classes left out: expected gain |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, m := range models {
-		tasks, err := e.exposures(m, only)
-		if err != nil {
-			return err
+		var tasks []exposed
+		for _, seed := range e.train[false].Seeds {
+			of, err := e.exposures(m, only, int(seed))
+			if err != nil {
+				return err
+			}
+			tasks = append(tasks, of...)
 		}
 		for _, task := range []string{"CIFAR-10", "superclasses"} {
 			for _, kind := range []string{"of many classes", "of one class"} {
-				for _, n := range []int{0, 10, 50, 200} {
+				for _, n := range []int{0, 10, 50, mostKnown} {
 					cells := map[string]*cell{}
 					add := func(name string, v float64) {
 						if cells[name] == nil {
@@ -215,7 +233,9 @@ func (e *experiment) runOutliers(ctx context.Context, w io.Writer, models []stri
 						if x.task != task || x.kind != kind || n*x.d > len(x.outliers) {
 							continue
 						}
-						auroc, caught, flagged, a, err := x.expose(ctx, e.train[false], n)
+						opts := e.train[false]
+						opts.Seeds = opts.Seeds[:1]
+						auroc, caught, flagged, a, err := x.expose(ctx, opts, n)
 						if err != nil {
 							return fmt.Errorf("%s, %s, %d outliers %s: %w", m, task, n, kind, err)
 						}
