@@ -831,25 +831,18 @@ func (h *holdOut) correct(ctx context.Context, a *detector.Assessment, folds []*
 		return nil
 	}
 	var made []*fold
-	of, byOut := make([]*fold, len(folds)), map[string]*fold{} // two classes may be nearest to each other
 	for i, f := range folds {
 		out := slices.Clone(f.out)
 		if c, ok := a.Classes[h.t.Classes[f.out[0]]]; ok {
 			out = append(out, slices.Index(h.t.Classes, c.TakenFor))
 		}
-		slices.Sort(out)
-		key := fmt.Sprint(out)
-		if byOut[key] == nil {
-			byOut[key] = h.newFold(i, out...)
-			made = append(made, byOut[key])
-		}
-		of[i] = byOut[key]
+		made = append(made, h.newFold(i, out...))
 	}
 	if err := h.fitAll(ctx, "classes held out with the nearest", made); err != nil {
 		return err
 	}
 	without := &detector.Assessment{FalseAlarms: a.FalseAlarms, Classes: map[string]detector.AssessedClass{}}
-	h.judge(without, folds, of, weights)
+	h.judge(without, folds, made, weights)
 	h.t.takeNearest(a, without.Classes, float64(n))
 	return nil
 }
@@ -913,10 +906,9 @@ func (t *Data) calibrationImages() (int, error) {
 	return len(t.split.Calibration), nil
 }
 
-// judge assesses the classes that were left out in folds, by the scores of others that leave
-// out these and may be the same, with the weights of each. What has no fresh rows to compare
-// with is left out. One threshold, among the fresh rows of all, says what is caught: those of
-// one alone are few.
+// judge assesses the classes that were left out in folds, by the scores of folds that leave
+// them out, maybe the same, with the weights of each, where there are fresh rows to compare
+// with. What is caught goes by the fresh rows of all folds: those of one are few.
 func (h *holdOut) judge(a *detector.Assessment, folds, by []*fold, weights []map[string]float64) {
 	known, all := knownIn(by, weights)
 	for i, f := range by {
