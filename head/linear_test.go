@@ -194,10 +194,9 @@ func TestNear(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fold := rows.With(index)
 	fit := func(o head.LinearOptions) *head.FittedLinear {
 		o.C, o.OneScale = full.C, true
-		f, err := head.FitLinear(ctx, fold, features.Rows{}, 3, o)
+		f, err := head.FitLinear(ctx, rows.With(index), features.Rows{}, 3, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +211,7 @@ func TestNear(t *testing.T) {
 			t.Errorf("class %d: weight %g in the direction of the class left out, which had %g", c, own, known)
 		}
 	}
-	if _, err := head.FitLinear(ctx, fold, features.Rows{}, 3, head.LinearOptions{Near: full}); err == nil {
+	if _, err := head.FitLinear(ctx, rows.With(index), features.Rows{}, 3, head.LinearOptions{Near: full}); err == nil {
 		t.Error("a head of other classes was accepted")
 	}
 }

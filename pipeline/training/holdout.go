@@ -923,9 +923,7 @@ func (h *holdOut) judge(a *detector.Assessment, folds, by []*fold, weights []map
 				}
 			}
 			if len(scores) > 0 && len(known[i]) > 0 {
-				c := h.assessed(a, all, scores, taken)
-				c.AUROC = metrics.AUROC(known[i], scores)
-				a.Classes[h.t.Classes[class]] = c
+				a.Classes[h.t.Classes[class]] = h.assessed(a, metrics.AUROC(known[i], scores), all, scores, taken)
 			}
 		}
 	}
@@ -941,17 +939,16 @@ func knownIn(folds []*fold, weights []map[string]float64) (each [][]float64, all
 	return each, all
 }
 
-// assessed compares the scores of images of a class that was left out with those of known
-// ones, which ascend, for an assessment. taken counts by class what the former were given.
-func (h *holdOut) assessed(a *detector.Assessment, known, left []float64, taken map[int]int) detector.AssessedClass {
+// assessed says what is caught of images of a class that was left out, by the scores of known
+// ones, which ascend. taken counts by class what the former were given.
+func (h *holdOut) assessed(a *detector.Assessment, auroc float64, known, left []float64, taken map[int]int) detector.AssessedClass {
 	most := -1
 	for c := range h.t.Classes {
 		if taken[c] > 0 && (most < 0 || taken[c] > taken[most]) {
 			most = c
 		}
 	}
-	return detector.AssessedClass{AUROC: metrics.AUROC(known, left), Images: len(left), TakenFor: h.t.Classes[most],
-		Curve: caught(known, left, a.FalseAlarms, h.calibration)}
+	return detector.AssessedClass{AUROC: auroc, Images: len(left), TakenFor: h.t.Classes[most], Curve: caught(known, left, a.FalseAlarms, h.calibration)}
 }
 
 // caught returns the shares of the scores left that thresholds for shares of false alarms

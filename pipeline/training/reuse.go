@@ -7,6 +7,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -118,7 +119,7 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 			scores[i] = v.Score
 			taken[slices.Index(t.Classes, v.Class)]++
 		}
-		c := h.assessed(a, old.CalibrationScores, scores, taken)
+		c := h.assessed(a, metrics.AUROC(old.CalibrationScores, scores), old.CalibrationScores, scores, taken)
 		a.Classes[name] = c
 		if nearest := slices.Index(t.Classes, c.TakenFor); !slices.Contains(again, nearest) {
 			again = append(again, nearest)
