@@ -550,7 +550,7 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 }
 
 func BenchmarkExtract(b *testing.B) {
-	l, err := images.List(images.ListOptions{Root: testenv.Shared(b, "data", "images", "imagenet_samples")})
+	l, err := images.List(b.Context(), images.ListOptions{Root: testenv.Shared(b, "data", "images", "imagenet_samples")})
 	if err != nil {
 		b.Fatal(err)
 	}

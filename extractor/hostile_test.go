@@ -229,7 +229,7 @@ func TestManyTinyImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, file, b.String())
-	if _, err := images.List(images.ListOptions{Root: file}); !errors.Is(err, images.ErrIDX) {
+	if _, err := images.List(t.Context(), images.ListOptions{Root: file}); !errors.Is(err, images.ErrIDX) {
 		t.Error(err)
 	}
 }
@@ -246,7 +246,7 @@ func TestLinksThatMultiply(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(root, "22", "image"), "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
-	l, err := images.List(images.ListOptions{Root: root})
+	l, err := images.List(t.Context(), images.ListOptions{Root: root})
 	if l == nil || len(l.Items) != 2 {
 		t.Errorf("%+v, %v", l, err)
 	}

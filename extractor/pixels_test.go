@@ -52,7 +52,7 @@ func pixelFeatures(t *testing.T, l *images.Listing, opts PixelOptions) (rows [][
 // (testdata/generate_pixels.py).
 func TestPixels(t *testing.T) {
 	dir := filepath.Join("testdata", "pixels")
-	l, err := images.List(images.ListOptions{Root: dir})
+	l, err := images.List(t.Context(), images.ListOptions{Root: dir})
 	if err != nil || len(l.Items) != 1 {
 		t.Fatalf("%+v, %v", l, err)
 	}
@@ -120,7 +120,7 @@ func TestListIDX(t *testing.T) {
 	writeIDX(t, filepath.Join(dir, "t10k-labels-idx1-ubyte"), 1, []byte{7, 2, 7}, 3)
 	write(t, filepath.Join(dir, "LICENSE"), "no image")
 	for _, root := range []string{dir, file} {
-		l, err := images.List(images.ListOptions{Root: root})
+		l, err := images.List(t.Context(), images.ListOptions{Root: root})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestListIDXRefuses(t *testing.T) {
 		if c.list {
 			opts.ListFile = "list.txt"
 		}
-		_, err := images.List(opts)
+		_, err := images.List(t.Context(), opts)
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
@@ -221,7 +221,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 		}
 		writePNG(t, name, size[0], size[1])
 	}
-	l, err := images.List(images.ListOptions{Root: dir})
+	l, err := images.List(t.Context(), images.ListOptions{Root: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 func TestPixelOptionsRefuse(t *testing.T) {
 	dir := t.TempDir()
 	writePNG(t, filepath.Join(dir, "1.png"), 4, 3)
-	l, err := images.List(images.ListOptions{Root: dir})
+	l, err := images.List(t.Context(), images.ListOptions{Root: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,10 +34,6 @@ type ListOptions struct {
 	// whose folders name the classes: OpenOOD's list of ImageNet's test images
 	// has one folder for all.
 	NamesFile string
-	// Found, where not nil, is given each image as soon as it is found, in the
-	// order of Items, so that work on a huge tree can begin before it is listed.
-	// The image's Label is not settled yet. An error ends the listing.
-	Found func(Item) error
 	// Except, where not empty, names a folder that is not looked into, by
 	// whatever name or link it is met.
 	Except string
@@ -159,33 +155,17 @@ func (e ListError) Unwrap() error { return e.Err }
 type lister struct {
 	*Listing
 	ctx    context.Context
-	found  func(Item) error
 	folder *folder           // that is listed; nil for an idx file
 	seen   map[identity]bool // the folders that were looked into
-	err    error             // that ends it
 }
 
 // add lists an image.
 func (l *lister) add(item Item) {
 	item.folder = l.folder
 	l.Items = append(l.Items, item)
-	if l.found != nil && l.err == nil {
-		l.err = l.found(item)
-	}
 }
 
-// stopped tells whether there is a reason not to go on.
-func (l *lister) stopped() bool {
-	if l.err == nil {
-		l.err = l.ctx.Err()
-	}
-	return l.err != nil
-}
-
-// List is [ListContext] without a context.
-func List(opts ListOptions) (*Listing, error) { return ListContext(context.Background(), opts) }
-
-// ListContext finds the images of a folder.
+// List finds the images of a folder.
 //
 // Of a tree DIR/class/…/image the first folder is the class; images that lie in
 // DIR itself have no label. Every file is looked at: it is an image by its name
@@ -208,12 +188,12 @@ func List(opts ListOptions) (*Listing, error) { return ListContext(context.Backg
 // come from the idx file of labels beside it, where there is one with the usual
 // name, and classes are called by those of their integers that occur. The whole
 // file is read into memory, and an error where it or its labels are broken.
-func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
+func List(ctx context.Context, opts ListOptions) (*Listing, error) {
 	info, err := os.Stat(opts.Root)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w; name the folder that they are in", err)
 	}
-	l := &lister{Listing: &Listing{Root: opts.Root}, ctx: ctx, found: opts.Found, seen: map[identity]bool{}}
+	l := &lister{Listing: &Listing{Root: opts.Root}, ctx: ctx, seen: map[identity]bool{}}
 	if info.IsDir() {
 		l.folder = &folder{opts.Root, info}
 		l.seen[identify(opts.Root, info)] = true
@@ -227,7 +207,7 @@ func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
 	case !info.IsDir() && !IsIDXImages(opts.Root):
 		return nil, fmt.Errorf("images: %s is a file; name the folder that they are in, or an idx file of images", opts.Root)
 	case !info.IsDir():
-		err = l.readIDX(opts.Root)
+		l.Listing, err = listIDX(opts.Root)
 	case opts.ListFile != "":
 		err = l.readList(opts.ListFile, opts.NamesFile)
 	default:
@@ -236,31 +216,14 @@ func ListContext(ctx context.Context, opts ListOptions) (*Listing, error) {
 			case several != nil:
 				return nil, several
 			case file != "":
-				err = l.readIDX(file)
+				l.Listing, err = listIDX(file)
 			}
 		}
 	}
-	if l.err != nil {
-		return nil, l.err
-	}
-	if err != nil {
+	if err := cmp.Or(ctx.Err(), err); err != nil {
 		return nil, err
 	}
 	return l.Listing, nil
-}
-
-// readIDX lists an idx file.
-func (l *lister) readIDX(file string) error {
-	listing, err := listIDX(file)
-	if err != nil {
-		return err
-	}
-	items := listing.Items
-	l.Listing, listing.Items = listing, nil
-	for _, item := range items {
-		l.add(item)
-	}
-	return nil
 }
 
 // walkRoot lists a folder whose own entries decide the classes.
@@ -331,7 +294,7 @@ func inOrder(folder string, entries []fs.DirEntry) []fs.DirEntry {
 // visit lists one entry of the folder rel ("" is the root), and all below it
 // where it is a folder, which it then reports.
 func (l *lister) visit(entry fs.DirEntry, rel string, label int) (isDir bool) {
-	if l.stopped() {
+	if l.ctx.Err() != nil {
 		return false
 	}
 	rel = path.Join(rel, entry.Name())
@@ -461,8 +424,8 @@ func (l *lister) readList(file, namesFile string) error {
 	slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
 	var missing int
 	for _, e := range entries {
-		if l.stopped() {
-			return l.err
+		if l.ctx.Err() != nil {
+			return l.ctx.Err()
 		}
 		item := Item{Path: e.path, File: filepath.Join(l.Root, filepath.FromSlash(e.path)), Label: -1}
 		if e.label >= 0 {

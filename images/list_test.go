@@ -91,7 +91,7 @@ func TestListTree(t *testing.T) {
 				t.Skip("no such names on Windows")
 			}
 			root := tree(t, test.files...)
-			l, err := List(ListOptions{Root: root})
+			l, err := List(t.Context(), ListOptions{Root: root})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestListErrors(t *testing.T) {
 		{"wrong line", ListOptions{Root: root, ListFile: listFile(t, "\nclass/1.png\n")}, nil, []string{"list.txt", "line 2", "class/1.png"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := List(test.opts)
+			_, err := List(t.Context(), test.opts)
 			wantError(t, err, test.texts...)
 			if test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("%v is not %v", err, test.is)
@@ -151,7 +151,7 @@ func TestListEmptyClasses(t *testing.T) {
 		{[]string{"class/1.png", "empty/readme.txt", "void/", ".git/"}, []string{"class/1.png class"}, []string{"empty", "void"}},
 		{[]string{"1.png", "notes/readme.txt"}, []string{"1.png -"}, nil},
 	} {
-		l, err := List(ListOptions{Root: tree(t, test.files...)})
+		l, err := List(t.Context(), ListOptions{Root: tree(t, test.files...)})
 		if err != nil || !slices.Equal(show(l), test.items) || !slices.Equal(l.Empty, test.empty) {
 			t.Errorf("%q: %+v, %v", test.files, l, err)
 		}
@@ -177,7 +177,7 @@ func TestListFollowsLinksButNotInCircles(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "b", "2.png")); err != nil {
 		t.Skip("no links here, as under Wine")
 	}
-	l, err := List(ListOptions{Root: root})
+	l, err := List(t.Context(), ListOptions{Root: root})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestListGoesOnPastUnreadableFolders(t *testing.T) {
 	if _, err := os.ReadDir(filepath.Join(root, "closed")); err == nil {
 		t.Skip("this user can read everything")
 	}
-	l, err := List(ListOptions{Root: root})
+	l, err := List(t.Context(), ListOptions{Root: root})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func listFile(t *testing.T, text string) string {
 
 func TestListFile(t *testing.T) {
 	root := tree(t, "set/test/cat/1.png", "set/test/dog/2 x.png", "set/test/dog/1.png", "set/other/3.png", "set/test/cat/unlisted.png")
-	l, err := List(ListOptions{Root: root, ListFile: listFile(t,
+	l, err := List(t.Context(), ListOptions{Root: root, ListFile: listFile(t,
 		"set/test/dog/2 x.png 7\r\nset/test/cat/1.png 10\nset/other/3.png -1\n\nset/test/dog/1.png\t7\nset/test/cat/missing.png 10")})
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestListNames(t *testing.T) {
 		Root: root, ListFile: listFile(t, "val/1.png 1\nval/2.png 0\n"),
 		NamesFile: listFile(t, "train/tench/1.png 0\ntrain/shark/2.png 1\ntrain/hen/3.png 2\n"),
 	}
-	l, err := List(opts)
+	l, err := List(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestListNames(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	opts.NamesFile = listFile(t, "train/tench/1.png 0\n")
-	_, err = List(opts)
+	_, err = List(t.Context(), opts)
 	wantError(t, err, "label 1", opts.ListFile, opts.NamesFile)
 }
 
@@ -307,7 +307,7 @@ func TestParseListErrors(t *testing.T) {
 func TestListOpenOOD(t *testing.T) {
 	root := testenv.Shared(t, "data", "images")
 	for name, want := range map[string]int{"train_cifar10": 10, "test_cifar10": 10, "test_cifar100": 0, "test_tin": 0, "test_texture": 0} {
-		l, err := List(ListOptions{Root: root, ListFile: testenv.Shared(t, "data", "lists", "subset", name+".txt")})
+		l, err := List(t.Context(), ListOptions{Root: root, ListFile: testenv.Shared(t, "data", "lists", "subset", name+".txt")})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -391,7 +391,7 @@ func wantError(t *testing.T, err error, texts ...string) {
 func TestListIDXWithoutLabels(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "digits")
 	writeText(t, file, "\x00\x00\x08\x03\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x01ab")
-	l, err := List(ListOptions{Root: file})
+	l, err := List(t.Context(), ListOptions{Root: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestListIDXWithoutLabels(t *testing.T) {
 func TestListImagesBeforeIDX(t *testing.T) {
 	root := tree(t, "cat/1.png")
 	writeText(t, filepath.Join(root, "t10k-images-idx3-ubyte"), "\x00\x00\x08\x03\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x01ab")
-	l, err := List(ListOptions{Root: root})
+	l, err := List(t.Context(), ListOptions{Root: root})
 	if err != nil || !slices.Equal(show(l), []string{"cat/1.png cat"}) || l.Skipped != 1 || l.Grey {
 		t.Errorf("%+v, %v", l, err)
 	}

@@ -61,7 +61,7 @@ func TestNames(t *testing.T) {
 		}
 		return paths
 	}
-	listing, err := List(ListOptions{Root: root})
+	listing, err := List(t.Context(), ListOptions{Root: root})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	slices.Sort(listed)
-	if l, err := List(ListOptions{Root: root, ListFile: listFile(t, list.String())}); err != nil || !slices.Equal(paths(l), listed) {
+	if l, err := List(t.Context(), ListOptions{Root: root, ListFile: listFile(t, list.String())}); err != nil || !slices.Equal(paths(l), listed) {
 		t.Errorf("%v; listed %q, want %q", err, paths(l), listed)
 	}
 	out, err := setaside.Open(filepath.Join(t.TempDir(), "out"))

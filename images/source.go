@@ -344,7 +344,7 @@ func (l *sourceLister) addFolder(ctx context.Context, folder string) error {
 		}
 		return nil
 	}
-	listing, err := ListContext(ctx, ListOptions{Root: folder})
+	listing, err := List(ctx, ListOptions{Root: folder})
 	if err != nil {
 		return err
 	}

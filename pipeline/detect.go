@@ -424,7 +424,7 @@ func listPaths(ctx context.Context, paths []string, apart string, all bool) ([]i
 			}
 			items = append(items, item)
 		default:
-			listing, err := images.ListContext(ctx, images.ListOptions{Root: p, Except: apart})
+			listing, err := images.List(ctx, images.ListOptions{Root: p, Except: apart})
 			if err != nil && !(errors.Is(err, images.ErrNoImages) && (len(paths) > 1 || !all)) {
 				return nil, err
 			}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -66,7 +65,7 @@ type ExtractOptions struct {
 	recorder *parts.Recorder // of a part
 	// Run is how to extract. Its Progress counts images that are new or, with
 	// Verify, looked at, and is called with 0 of them before the first; the total
-	// is −1 until all images are listed.
+	// is −1 where only reading tars and tables tells.
 	Run extractor.ExtractOptions
 }
 
@@ -105,15 +104,10 @@ type ClassCount struct {
 	Images int    `json:"images"`
 }
 
-// firstImages are listed before all else, so that it is known at once what is wrong with
-// a small folder.
-const firstImages = 1 << 10
-
 // Extract computes the features of a folder of images and writes them as a
-// feature set. It begins before all images are listed. It skips images that an
-// earlier run on the same set has processed, even if that run was interrupted. An
-// image that cannot be read is listed in the result and in the set. It is an error
-// if no image can be read, except in a shard.
+// feature set. It skips images that an earlier run on the same set has processed,
+// even if that run was interrupted. An image that cannot be read is listed in the
+// result and in the set. It is an error if no image can be read, except in a shard.
 //
 // When ctx is cancelled it returns ctx.Err(), and the next run continues.
 func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err error) {
@@ -131,19 +125,22 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	found, wait := list(ctx, cancel, opts)
-	defer func() {
-		cancel(nil)
-		wait()
-		if errors.Is(err, context.Canceled) {
-			err = context.Cause(ctx) // which may be that the listing failed
+	listing := opts.Listing
+	if listing == nil {
+		if listing, err = images.List(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List, NamesFile: opts.Names}); err != nil {
+			return nil, err
 		}
-	}()
-	if err := opts.fitPatches(ctx, found); err != nil {
+	}
+	if err := opts.fitPatches(ctx, listing); err != nil {
 		return nil, err
 	}
-	model, source, root, err := openBackboneFor(ctx, opts, found)
+	root := listing.Root
+	if root != "" { // it is needed again from other working directories
+		if root, err = filepath.Abs(root); err != nil {
+			return nil, fmt.Errorf("image folder: %w", err)
+		}
+	}
+	model, source, err := openBackbone(ctx, opts, listing)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +150,7 @@ func Extract(ctx context.Context, opts ExtractOptions) (_ *ExtractResult, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	e := &extraction{opts: opts, model: model, w: w, found: found}
+	e := &extraction{opts: opts, model: model, w: w, listing: listing}
 	e.result.Quantised = quantised
 	if err := e.run(ctx); err != nil {
 		return nil, err
@@ -231,60 +228,30 @@ func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone
 	return w, quantised, err
 }
 
-// openBackboneFor opens the model as soon as there are images to tell how, and
-// returns it and the folder that their paths are relative to.
-func openBackboneFor(ctx context.Context, opts ExtractOptions, found *listing) (detector.Backbone, detector.Source, string, error) {
-	items, complete, err := found.wait(ctx, firstImages)
-	sized := opts.Model != extractor.PixelsName || opts.Pixels.Width > 0
-	if err == nil && complete == nil && (images.IsIDX(items[0].File) || opts.Shard.Count > 0 && !sized) {
-		// An idx file is listed at once, and has a say in how it is treated; the
-		// first image of all, which tells the size of pixels, may be in another
-		// shard.
-		_, complete, err = found.wait(ctx, math.MaxInt)
-	}
-	if err != nil {
-		return nil, detector.Source{}, "", err
-	}
-	if complete == nil {
-		complete = &images.Listing{Root: opts.Images, Items: items}
-	}
-	root := complete.Root
-	if root != "" { // it is needed again from other working directories
-		if root, err = filepath.Abs(root); err != nil {
-			return nil, detector.Source{}, "", fmt.Errorf("image folder: %w", err)
-		}
-	}
-	model, source, err := openBackbone(ctx, opts, complete)
-	return model, source, root, err
-}
-
 // extraction is an Extract at work.
 type extraction struct {
-	opts   ExtractOptions
-	model  detector.Backbone
-	w      *features.Writer
-	found  *listing
-	result ExtractResult
+	opts    ExtractOptions
+	model   detector.Backbone
+	w       *features.Writer
+	listing *images.Listing
+	result  ExtractResult
 }
 
 // run makes the rows that are missing.
 func (e *extraction) run(ctx context.Context) error {
-	in, run := images.Stream(e.found), e.opts.Run
-	if e.opts.Verify {
-		c := &changed{extraction: e}
-		in, run.Progress = c, c.progress
-	} else {
-		e.found.leaveOut(func(item images.Item) bool { return e.has(item.Path, item.Bytes, item.MTime) })
-	}
-	if e.opts.Run.Progress != nil {
-		total, known := e.found.Total()
-		if !known {
-			total = -1
+	var items []images.Item
+	for _, item := range e.listing.Items {
+		if e.opts.Shard.Holds(item.Path) && (e.opts.Verify || !e.has(item.Path, item.Bytes, item.MTime)) {
+			items = append(items, item)
 		}
-		e.opts.Run.Progress(0, 0, total)
 	}
-	if _, _, err := e.found.wait(ctx, firstImages); err != nil {
-		return err
+	in, run := images.Of(items...), e.opts.Run
+	if e.opts.Run.Progress != nil {
+		e.opts.Run.Progress(0, 0, len(items))
+	}
+	if e.opts.Verify {
+		c := &changed{extraction: e, left: items, total: len(items)}
+		in, run.Progress = c, c.progress
 	}
 	_, err := e.model.Extract(ctx, in, run, func(r extractor.Row) error {
 		if r.Err != nil {
@@ -332,7 +299,8 @@ func (e *extraction) failure(path string, err error) features.Failure {
 // changed is a stream of the images whose content has changed since their rows were made.
 type changed struct {
 	*extraction
-	next []images.Item
+	left, next []images.Item // to compare, and those that have changed
+	total      int           // images
 
 	mu           sync.Mutex // guards what follows, and keeps calls of progress apart
 	same         int        // images that have not changed
@@ -344,16 +312,14 @@ const compared = 256
 
 func (c *changed) Next(ctx context.Context) (images.Item, error) {
 	for len(c.next) == 0 {
-		items, err := c.found.take(ctx, compared)
-		if err == nil && len(items) == 0 {
-			err = io.EOF
+		if len(c.left) == 0 {
+			return images.Item{}, io.EOF
 		}
-		if err == nil {
-			err = c.compare(ctx, items)
-		}
-		if err != nil {
+		n := min(compared, len(c.left))
+		if err := c.compare(ctx, c.left[:n]); err != nil {
 			return images.Item{}, err
 		}
+		c.left = c.left[n:]
 	}
 	first := c.next[0]
 	c.next = c.next[1:]
@@ -363,8 +329,7 @@ func (c *changed) Next(ctx context.Context) (images.Item, error) {
 func (c *changed) Total() (n int, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, known = c.found.Total()
-	return n - c.same, known
+	return c.total - c.same, true
 }
 
 // compare puts those of the images into next whose content has changed.
@@ -414,18 +379,13 @@ func (c *changed) progress(done, failed, _ int) {
 // tell reports progress.
 func (c *changed) tell() {
 	if report := c.opts.Run.Progress; report != nil {
-		total, known := c.found.Total()
-		if !known {
-			total = -1
-		}
-		report(c.same+c.done, c.failed, total)
+		report(c.same+c.done, c.failed, c.total)
 	}
 }
 
 // commit makes the set.
 func (e *extraction) commit(ctx context.Context) (*ExtractResult, error) {
-	all := e.found.complete // it is, as all images were taken
-	shard, lost := e.opts.Shard, len(e.result.Failed)
+	all, shard, lost := e.listing, e.opts.Shard, len(e.result.Failed)
 	e.result.Unread = lost > 0
 	e.result.Skipped, e.result.Hidden, e.result.Empty = all.Skipped, all.Hidden, all.Empty
 	for _, failure := range all.Errors {

@@ -243,15 +243,16 @@ func TestShardsOfAnIDXFile(t *testing.T) {
 	sameFiles(t, once, merged)
 }
 
-// TestExtractWhileListing extracts more images than are listed beforehand, which
-// come in several goes; its shards come in one each.
-func TestExtractWhileListing(t *testing.T) {
+// TestExtractFolder extracts a folder at once, in shards, beside an empty folder, and after an
+// interruption.
+func TestExtractFolder(t *testing.T) {
+	const many = 1000
 	dir := t.TempDir()
 	images := filepath.Join(dir, "images")
 	for i := range 5 {
 		tile(t, filepath.Join(dir, fmt.Sprint(i)), uint64(i))
 	}
-	for i := range 2*firstImages + 100 {
+	for i := range many {
 		class := filepath.Join(images, fmt.Sprint("class", i%3))
 		if err := os.MkdirAll(class, 0o777); err != nil {
 			t.Fatal(err)
@@ -263,7 +264,7 @@ func TestExtractWhileListing(t *testing.T) {
 	once := tiles(images, filepath.Join(dir, "once"))
 	done, total := 0, 0
 	once.Run.Progress = func(d, _, n int) { done, total = d, n }
-	if r := extract(t, once); r.New != 2*firstImages+100 || done != r.New || total != r.New {
+	if r := extract(t, once); r.New != many || done != r.New || total != r.New {
 		t.Errorf("%d new, progress ended with %d of %d", r.New, done, total)
 	}
 	var shards []string

@@ -28,8 +28,8 @@ const (
 )
 
 // fitPatches puts a model of patches in the place of the names of nodes, or of the feature set
-// that has one. found is nil for images that cannot be named before they are read.
-func (opts *ExtractOptions) fitPatches(ctx context.Context, found *listing) (err error) {
+// that has one. listing is nil for images that cannot be named before they are read.
+func (opts *ExtractOptions) fitPatches(ctx context.Context, listing *images.Listing) (err error) {
 	nodes := opts.Backbone.PatchNodes
 	if len(nodes) == 0 || opts.Backbone.Patches != nil || opts.Detector != nil {
 		return nil
@@ -47,10 +47,10 @@ func (opts *ExtractOptions) fitPatches(ctx context.Context, found *listing) (err
 		}
 	}
 	if err == nil && p == nil {
-		if found == nil || opts.Shard != (features.Shard{}) {
+		if listing == nil || opts.Shard != (features.Shard{}) {
 			return options.Errorf("PatchNodes", "the model of patches is fitted on a folder of images, all in one run: extract one with some images of each class first, and name that feature set here")
 		}
-		p, err = opts.fitPatchesOn(ctx, found)
+		p, err = opts.fitPatchesOn(ctx, listing)
 	}
 	opts.Backbone.PatchNodes, opts.Backbone.Patches = nil, p
 	return err
@@ -80,10 +80,7 @@ func patchesOf(dir string) (_ *extractor.Patches, err error) {
 	return extractor.ReadPatches(file)
 }
 
-func (opts *ExtractOptions) fitPatchesOn(ctx context.Context, found *listing) (_ *extractor.Patches, err error) {
-	if _, _, err := found.wait(ctx, math.MaxInt); err != nil {
-		return nil, err
-	}
+func (opts *ExtractOptions) fitPatchesOn(ctx context.Context, listing *images.Listing) (_ *extractor.Patches, err error) {
 	backbone := opts.Backbone
 	backbone.Layers = nil
 	model, err := extractor.OpenModelContext(ctx, opts.Model, backbone)
@@ -91,9 +88,9 @@ func (opts *ExtractOptions) fitPatchesOn(ctx context.Context, found *listing) (_
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	some := fittedOn(found.complete.Items)
+	some := fittedOn(listing.Items)
 	if len(some) == 0 {
-		return nil, options.Errorf("PatchNodes", "there are %d images, too few for a model of patches", len(found.complete.Items))
+		return nil, options.Errorf("PatchNodes", "there are %d images, too few for a model of patches", len(listing.Items))
 	}
 	p, err := model.FitPatches(ctx, some, opts.Run)
 	if err != nil {

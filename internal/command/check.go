@@ -52,7 +52,7 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 	defer func() { err = errors.Join(err, m.Close()) }()
 	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, Reading: opts.Backbone.Reading}}
 	if opts.Images != "" {
-		listing, err := images.ListContext(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List})
+		listing, err := images.List(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List})
 		if err != nil {
 			return err
 		}

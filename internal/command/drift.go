@@ -160,7 +160,7 @@ func inOrder(ctx context.Context, paths []string, by string) (files []string, ti
 			all = append(all, image{path, info.ModTime().UnixNano()})
 			continue
 		}
-		listing, err := images.ListContext(ctx, images.ListOptions{Root: path})
+		listing, err := images.List(ctx, images.ListOptions{Root: path})
 		if errors.Is(err, images.ErrNoImages) && len(paths) > 1 {
 			continue
 		}

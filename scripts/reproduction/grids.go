@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -204,7 +205,7 @@ func (s set) source(data, out string) (opts pipeline.ExtractOptions, err error) 
 	if s.part == 0 && s.classes == nil {
 		return opts, nil
 	}
-	listing, err := images.List(images.ListOptions{Root: opts.Images})
+	listing, err := images.List(context.Background(), images.ListOptions{Root: opts.Images})
 	if err != nil {
 		return opts, err
 	}

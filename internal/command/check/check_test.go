@@ -32,7 +32,7 @@ func open(t *testing.T, dir string) *extractor.Model {
 // sample lists n images of a folder, evenly spaced.
 func sample(t *testing.T, folder string, n int) []images.Item {
 	t.Helper()
-	listing, err := images.List(images.ListOptions{Root: folder})
+	listing, err := images.List(t.Context(), images.ListOptions{Root: folder})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func ExampleRun() {
 		log.Fatal(err)
 	}
 	defer model.Close()
-	photos, err := images.ListContext(ctx, images.ListOptions{Root: "photos"})
+	photos, err := images.List(ctx, images.ListOptions{Root: "photos"})
 	if err != nil {
 		log.Fatal(err)
 	}
