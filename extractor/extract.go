@@ -6,14 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"math"
+	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -122,6 +124,30 @@ type model interface {
 	Close() error
 }
 
+func (m *Model) newRunner(batch int) (runner, error) {
+	r := m.kept.take(m.Batch(batch))
+	if r == nil {
+		var err error
+		if r, err = m.NewRunner(batch); err != nil {
+			return nil, err
+		}
+	}
+	r.model = m // and not who had it before, who may have closed theirs
+	return keptRunner{r, m.kept}, nil
+}
+
+func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
+	return m.Spec.Tensor(dst, img, m.input.layout)
+}
+
+func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
+	return m.Spec.Normalise(dst, img, m.input.layout)
+}
+
+func (m *Model) decoding() preprocess.DecodeOptions {
+	return preprocess.DecodeOptions{Reading: m.options.Reading, For: m.Spec}
+}
+
 // runner runs the batches of one worker; see [Runner].
 type runner interface {
 	Input(i int) []float32
@@ -164,6 +190,122 @@ func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions
 	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning, plans: usualPlans()}
 	err := e.run(ctx)
 	return e.stats, err
+}
+
+// extraction is one run of Extract.
+type extraction struct {
+	model  model
+	in     images.Stream
+	opts   ExtractOptions
+	sink   func(Row) error
+	tuning tuning
+	plans  planFile
+
+	measuring int          // images that were left when measuring began; 0 without
+	taken     atomic.Int64 // images that workers have taken
+
+	taking sync.Mutex // guards in and what follows
+	ended  error      // of in
+
+	mu    sync.Mutex // guards the sink and what follows
+	stats Stats
+}
+
+// take hands out up to n consecutive items and the index of the first. There are
+// none at the end.
+func (e *extraction) take(ctx context.Context, n int) (items []images.Item, from int, err error) {
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	for e.ended == nil && len(items) < n {
+		var item images.Item
+		if item, e.ended = e.in.Next(ctx); e.ended == nil {
+			items = append(items, item)
+		}
+	}
+	if e.ended != nil && e.ended != io.EOF {
+		return nil, 0, e.ended
+	}
+	to := int(e.taken.Add(int64(len(items))))
+	return items, to - len(items), nil
+}
+
+// left is about how many items no worker has taken.
+func (e *extraction) left() int {
+	total, _ := e.in.Total()
+	return max(0, total-int(e.taken.Load()))
+}
+
+// deliver hands one result to the sink.
+func (e *extraction) deliver(r Row) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.sink(r); err != nil {
+		return err
+	}
+	e.stats.Done++
+	if r.Err != nil {
+		e.stats.Failed++
+	}
+	if e.opts.Progress != nil {
+		total, known := e.in.Total()
+		if !known {
+			total = -1
+		}
+		e.opts.Progress(e.stats.Done, e.stats.Failed, total)
+	}
+	return nil
+}
+
+// finish does all that is left.
+func (e *extraction) finish(ctx context.Context, plan Plan) error {
+	if plan.Measured && e.measuring > 0 {
+		e.plans.keep(e.planKey(), remembered{Batch: plan.Batch, Threads: plan.Threads, Images: e.measuring})
+	}
+	if e.opts.Chosen != nil {
+		e.opts.Chosen(plan)
+	}
+	return e.work(ctx, plan, func(ctx context.Context, w *worker) error {
+		for {
+			items, from, err := e.take(ctx, plan.Batch)
+			if err != nil || len(items) == 0 {
+				return err
+			}
+			if err := w.block(ctx, items, from); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// work lets a plan's workers do something.
+func (e *extraction) work(ctx context.Context, plan Plan, do func(context.Context, *worker) error) error {
+	group, ctx := parallel.WithContext(ctx)
+	for range plan.Workers {
+		group.Go(func() (err error) {
+			runner, err := e.model.newRunner(plan.Batch)
+			if err != nil {
+				return err
+			}
+			defer func() {
+				if closeErr := runner.Close(); err == nil {
+					err = closeErr
+				}
+			}()
+			room := rooms.Get().(*room)
+			defer rooms.Put(room)
+			w := &worker{
+				extraction: e,
+				runner:     runner,
+				decode:     e.model.decoding(),
+				file:       room.file,
+			}
+			w.decode.MaxPixels, w.decode.Reuse = e.opts.MaxPixels, room.picture
+			err = do(ctx, w)
+			room.file, room.picture = w.file, w.decode.Reuse
+			return err
+		})
+	}
+	return group.Wait()
 }
 
 // worker holds the memory of one goroutine of an extraction.
@@ -247,42 +389,6 @@ func stuckAt(err error, results []Row) error {
 		return fmt.Errorf("one of %d images from %s to %s: %w", last+1, name(results[0]), name(results[last]), err)
 	}
 	return fmt.Errorf("image %s: %w", name(results[0]), err)
-}
-
-// comparison is how long n images were computed as a batch, and one by one.
-type comparison struct {
-	n             int
-	batch, single time.Duration
-	same          bool // the features
-}
-
-// compare is block, but runs the images both together and one by one. It is the
-// latter whose results are delivered.
-func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c comparison, err error) {
-	results, err := w.loadAll(ctx, items, from)
-	if err != nil || len(results) == 0 {
-		return comparison{same: true}, err
-	}
-	c.n = len(results)
-	err = w.runner.Run(ctx, c.n)
-	c.batch = w.runner.took()
-	if ctx.Err() != nil {
-		return c, ctx.Err()
-	}
-	c.same = err == nil // else the graph cannot take so many
-	var together [][]float32
-	for i := range results {
-		together = append(together, slices.Concat(w.runner.Features(i), w.runner.Logits(i)))
-	}
-	for i, r := range results {
-		copy(w.runner.Input(0), w.runner.Input(i))
-		if err := w.alone(ctx, r); err != nil {
-			return c, err
-		}
-		c.single += w.runner.took()
-		c.same = c.same && agree(together[i], slices.Concat(w.runner.Features(0), w.runner.Logits(0)), w.model.exact())
-	}
-	return c, nil
 }
 
 // loadAll makes the runner's input of some items and returns their results so far.
@@ -397,16 +503,11 @@ func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 	return nil
 }
 
-// agree tells whether two images' values are the same, or, unless exact, nearly.
-func agree(a, b []float32, exact bool) bool {
-	if exact {
-		return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
-	}
-	// Kernels for other sizes may round otherwise, half floats by 1/2048.
-	var largest, change float64
-	for i, v := range a {
-		largest = max(largest, math.Abs(float64(b[i])))
-		change = max(change, math.Abs(float64(v-b[i])))
-	}
-	return change <= 0.01*largest
+// Backbone computes the features of images: a [Model] or [Pixels].
+type Backbone interface {
+	Dim() int
+	LogitsDim() int
+	Probe(context.Context) (*features.Probe, error) // nil without a model
+	Extract(context.Context, images.Stream, ExtractOptions, func(Row) error) (Stats, error)
+	Close() error
 }

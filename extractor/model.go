@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image"
 	"io"
 	"os"
 	"path/filepath"
@@ -879,30 +878,6 @@ func (r recipe) fingerprint() (string, error) {
 	text, err := json.Marshal(r)
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
-}
-
-func (m *Model) newRunner(batch int) (runner, error) {
-	r := m.kept.take(m.Batch(batch))
-	if r == nil {
-		var err error
-		if r, err = m.NewRunner(batch); err != nil {
-			return nil, err
-		}
-	}
-	r.model = m // and not who had it before, who may have closed theirs
-	return keptRunner{r, m.kept}, nil
-}
-
-func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
-	return m.Spec.Tensor(dst, img, m.input.layout)
-}
-
-func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
-	return m.Spec.Normalise(dst, img, m.input.layout)
-}
-
-func (m *Model) decoding() preprocess.DecodeOptions {
-	return preprocess.DecodeOptions{Reading: m.options.Reading, For: m.Spec}
 }
 
 func (m *Model) threads() int { return max(1, m.options.IntraOpThreads) }

@@ -2,7 +2,7 @@ package extractor
 
 import (
 	"context"
-	"io"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/images"
-	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // A Plan says how an extraction uses the machine.
@@ -45,70 +44,6 @@ var batchSizes, deviceBatchSizes = []int{2, 4, 8}, []int{4, 16, 64}
 
 // gain is by how much another plan must be faster to be preferred to the rule.
 const gain = 1.02
-
-// extraction is one run of Extract.
-type extraction struct {
-	model  model
-	in     images.Stream
-	opts   ExtractOptions
-	sink   func(Row) error
-	tuning tuning
-	plans  planFile
-
-	measuring int          // images that were left when measuring began; 0 without
-	taken     atomic.Int64 // images that workers have taken
-
-	taking sync.Mutex // guards in and what follows
-	ended  error      // of in
-
-	mu    sync.Mutex // guards the sink and what follows
-	stats Stats
-}
-
-// take hands out up to n consecutive items and the index of the first. There are
-// none at the end.
-func (e *extraction) take(ctx context.Context, n int) (items []images.Item, from int, err error) {
-	e.taking.Lock()
-	defer e.taking.Unlock()
-	for e.ended == nil && len(items) < n {
-		var item images.Item
-		if item, e.ended = e.in.Next(ctx); e.ended == nil {
-			items = append(items, item)
-		}
-	}
-	if e.ended != nil && e.ended != io.EOF {
-		return nil, 0, e.ended
-	}
-	to := int(e.taken.Add(int64(len(items))))
-	return items, to - len(items), nil
-}
-
-// left is about how many items no worker has taken.
-func (e *extraction) left() int {
-	total, _ := e.in.Total()
-	return max(0, total-int(e.taken.Load()))
-}
-
-// deliver hands one result to the sink.
-func (e *extraction) deliver(r Row) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err := e.sink(r); err != nil {
-		return err
-	}
-	e.stats.Done++
-	if r.Err != nil {
-		e.stats.Failed++
-	}
-	if e.opts.Progress != nil {
-		total, known := e.in.Total()
-		if !known {
-			total = -1
-		}
-		e.opts.Progress(e.stats.Done, e.stats.Failed, total)
-	}
-	return nil
-}
 
 // run chooses a plan while it does the first items, and does the others by it.
 func (e *extraction) run(ctx context.Context) error {
@@ -173,27 +108,6 @@ func (e *extraction) follow(ctx context.Context, plan Plan, old remembered) erro
 	return e.finish(ctx, plan)
 }
 
-// finish does all that is left.
-func (e *extraction) finish(ctx context.Context, plan Plan) error {
-	if plan.Measured && e.measuring > 0 {
-		e.plans.keep(e.planKey(), remembered{Batch: plan.Batch, Threads: plan.Threads, Images: e.measuring})
-	}
-	if e.opts.Chosen != nil {
-		e.opts.Chosen(plan)
-	}
-	return e.work(ctx, plan, func(ctx context.Context, w *worker) error {
-		for {
-			items, from, err := e.take(ctx, plan.Batch)
-			if err != nil || len(items) == 0 {
-				return err
-			}
-			if err := w.block(ctx, items, from); err != nil {
-				return err
-			}
-		}
-	})
-}
-
 // try works by a plan for a time, at least two batches a worker, and returns
 // how many images it does a second.
 func (e *extraction) try(ctx context.Context, plan Plan, during time.Duration) (rate float64, err error) {
@@ -222,37 +136,6 @@ func (e *extraction) try(ctx context.Context, plan Plan, during time.Duration) (
 		return nil
 	})
 	return rate, err
-}
-
-// work lets a plan's workers do something.
-func (e *extraction) work(ctx context.Context, plan Plan, do func(context.Context, *worker) error) error {
-	group, ctx := parallel.WithContext(ctx)
-	for range plan.Workers {
-		group.Go(func() (err error) {
-			runner, err := e.model.newRunner(plan.Batch)
-			if err != nil {
-				return err
-			}
-			defer func() {
-				if closeErr := runner.Close(); err == nil {
-					err = closeErr
-				}
-			}()
-			room := rooms.Get().(*room)
-			defer rooms.Put(room)
-			w := &worker{
-				extraction: e,
-				runner:     runner,
-				decode:     e.model.decoding(),
-				file:       room.file,
-			}
-			w.decode.MaxPixels, w.decode.Reuse = e.opts.MaxPixels, room.picture
-			err = do(ctx, w)
-			room.file, room.picture = w.file, w.decode.Reuse
-			return err
-		})
-	}
-	return group.Wait()
 }
 
 // chooseBatch runs the same images one by one and in batches, all workers at
@@ -342,4 +225,54 @@ func (e *extraction) chooseThreads(ctx context.Context, plan Plan, rate float64)
 		plan, rate = next, now
 	}
 	return e.finish(ctx, plan)
+}
+
+// comparison is how long n images were computed as a batch, and one by one.
+type comparison struct {
+	n             int
+	batch, single time.Duration
+	same          bool // the features
+}
+
+// compare is block, but runs the images both together and one by one. It is the
+// latter whose results are delivered.
+func (w *worker) compare(ctx context.Context, items []images.Item, from int) (c comparison, err error) {
+	results, err := w.loadAll(ctx, items, from)
+	if err != nil || len(results) == 0 {
+		return comparison{same: true}, err
+	}
+	c.n = len(results)
+	err = w.runner.Run(ctx, c.n)
+	c.batch = w.runner.took()
+	if ctx.Err() != nil {
+		return c, ctx.Err()
+	}
+	c.same = err == nil // else the graph cannot take so many
+	var together [][]float32
+	for i := range results {
+		together = append(together, slices.Concat(w.runner.Features(i), w.runner.Logits(i)))
+	}
+	for i, r := range results {
+		copy(w.runner.Input(0), w.runner.Input(i))
+		if err := w.alone(ctx, r); err != nil {
+			return c, err
+		}
+		c.single += w.runner.took()
+		c.same = c.same && agree(together[i], slices.Concat(w.runner.Features(0), w.runner.Logits(0)), w.model.exact())
+	}
+	return c, nil
+}
+
+// agree tells whether two images' values are the same, or, unless exact, nearly.
+func agree(a, b []float32, exact bool) bool {
+	if exact {
+		return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+	}
+	// Kernels for other sizes may round otherwise, half floats by 1/2048.
+	var largest, change float64
+	for i, v := range a {
+		largest = max(largest, math.Abs(float64(b[i])))
+		change = max(change, math.Abs(float64(v-b[i])))
+	}
+	return change <= 0.01*largest
 }

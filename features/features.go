@@ -149,6 +149,18 @@ func LayersFingerprint(embedding string, layers []Layer) string {
 // maxLayer bounds the columns of a layer.
 const maxLayer = 1 << 20
 
+// Columns returns the columns from … to−1 of rows of d values, copied unless they are all.
+func Columns(x []float32, d, from, to int) []float32 {
+	if to-from == d {
+		return x
+	}
+	some := make([]float32, 0, len(x)/d*(to-from))
+	for row := range slices.Chunk(x, d) {
+		some = append(some, row[from:to]...)
+	}
+	return some
+}
+
 // LayersDim returns the columns of all layers.
 func LayersDim(layers []Layer) (d int) {
 	for _, l := range layers {

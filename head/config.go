@@ -125,7 +125,7 @@ var PaperPresets = map[string]PaperPreset{
 	"moons":      {Paper{Layers: 3}, TrainOptions{Epochs: 250, Batch: 100}},
 }
 
-// WithDefaults implements head.Config.
+// WithDefaults implements Config.
 func (c Paper) WithDefaults() (Config, error) { return c.withDefaults() }
 
 func (c Paper) withDefaults() (Paper, error) {
@@ -156,7 +156,7 @@ func (c Paper) check() error {
 	return nil
 }
 
-// Settings implements head.Config.
+// Settings implements Config.
 func (c Paper) Settings() Settings {
 	return Settings{
 		Layers: c.Layers, Centroids: c.Centroids, Projection: c.Projection, Norm: c.Norm, Recovery: c.Recovery,
@@ -164,16 +164,16 @@ func (c Paper) Settings() Settings {
 	}
 }
 
-// TrainOptions implements head.Config. The paper's defaults are those of
+// TrainOptions implements Config. The paper's defaults are those of
 // head.TrainOptions.
 func (c Paper) TrainOptions(o TrainOptions) (TrainOptions, error) { return o.WithDefaults() }
 
-// Conditioning implements head.Config: the paper has none.
+// Conditioning implements Config: the paper has none.
 func (c Paper) Conditioning() ConditioningOptions {
 	return ConditioningOptions{Kind: None}
 }
 
-// Prepare implements head.Config. The rows need no preparation.
+// Prepare implements Config. The rows need no preparation.
 func (c Paper) Prepare(_ context.Context, train, val features.Rows, classes int, _ *features.Space) (Prepared, error) {
 	c, err := c.withDefaults()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
-// Config says which network to train, and its shape. paper.Config and
-// residual.Config implement it; zero fields take their defaults.
+// Config says which network to train, and its shape. [Paper] and
+// [Residual] implement it; zero fields take their defaults.
 type Config interface {
 	// WithDefaults fills in the zero fields and refuses invalid values.
 	WithDefaults() (Config, error)
@@ -53,7 +53,8 @@ type Settings struct {
 }
 
 // Network is a trained network. It does not change, so any number of goroutines
-// may use it. paper.Network and residual.Network implement it.
+// may use it. [PaperNetwork] (paper_network.go) and
+// [ResidualNetwork] (residual_network.go) implement it.
 type Network interface {
 	Settings() Settings
 	Dim() int     // values of a row that it reads
@@ -61,8 +62,7 @@ type Network interface {
 	Width() int   // values that its last layer reads
 	// HasScore reports whether the network computes a score of its own. Several
 	// such networks are combined by the mean of their scores. The score of other
-	// networks is the logarithm of the largest confidence. The evaluator of a network
-	// with a score is a Measurer.
+	// networks is the logarithm of the largest confidence.
 	HasScore() bool
 	// Validate checks that the arrays fit together and that all numbers are
 	// finite. Call it first on a network from a file.
@@ -77,21 +77,12 @@ const BatchRows = 64
 // Evaluator computes a network's outputs in float64, without allocating. It
 // serves one goroutine.
 type Evaluator interface {
-	// Predict fills logConfidences [b, C] and, unless nil, scores [b] for the
-	// rows z [b, d]; b is at most BatchRows.
-	Predict(logConfidences, scores, z []float64)
+	// Predict fills the arrays of o for the rows z [b, d]; b is at most BatchRows. All but
+	// LogConfidences may be nil; the terms need Scores, and a network with a score.
+	Predict(o Outputs, z []float64)
 	// Represent fills dst [b, Width] with the inputs of the last layer for the
 	// rows z [b, d].
 	Represent(dst []float32, z []float64)
-}
-
-// Measurer is an Evaluator that also returns the two terms of its network's score,
-// as that of [ResidualNetwork] does.
-type Measurer interface {
-	Evaluator
-	// Terms fills nearness [b] and decision [b] for the rows of the last call of
-	// Predict, which must have computed their scores.
-	Terms(nearness, decision []float64)
 }
 
 // Outputs are a head's outputs for n rows.
@@ -204,50 +195,22 @@ func (p *Predictor) read(x []float32) []float64 {
 	return z
 }
 
-// Predict fills logConfidences [n, C] with log φ_c and, unless nil, scores [n]
-// with the head score of each of the rows x [n, d]: max_c log φ_c, or the
-// network's own score. A higher score means more in-distribution. It panics if
-// the lengths do not fit.
-func (p *Predictor) Predict(logConfidences, scores []float64, x []float32) {
-	p.Fill(Outputs{LogConfidences: logConfidences, Scores: scores}, x)
-}
-
-// Fill fills the arrays of o, of which Scores and the terms may be nil, for the
-// rows x [n, d]; see Predictor.Outputs. Terms need scores, and a network that
-// HasTerms.
-func (p *Predictor) Fill(o Outputs, x []float32) {
+// Predict fills the arrays of o for the rows x [n, d]: with log φ_c, with the head score,
+// which is max_c log φ_c or the network's own, and with its terms. All but LogConfidences may be
+// nil; terms need scores, and a head that HasTerms. It panics if the lengths do not fit.
+func (p *Predictor) Predict(o Outputs, x []float32) {
 	n := len(x) / p.d
 	if len(x) != n*p.d || len(o.LogConfidences) != n*p.classes || o.Scores != nil && len(o.Scores) != n || len(o.Nearness) != len(o.Decision) {
-		panic("head: Outputs: the lengths of the rows or of the results do not fit the head")
+		panic("head: Predict: the lengths of the rows or of the results do not fit the head")
 	}
 	for from := 0; from < n; from += BatchRows {
 		to := min(from+BatchRows, n)
-		var scores []float64
-		if o.Scores != nil {
-			scores = o.Scores[from:to]
-		}
-		p.evaluator.Predict(o.LogConfidences[from*p.classes:to*p.classes], scores, p.read(x[from*p.d:to*p.d]))
-		if o.Nearness != nil {
-			p.evaluator.(Measurer).Terms(o.Nearness[from:to], o.Decision[from:to])
-		}
+		p.evaluator.Predict(o.Part(from, to, p.classes), p.read(x[from*p.d:to*p.d]))
 	}
-}
-
-// LogConfidences returns log φ [n, C] for the rows x [n, d]: the logarithm of
-// the confidence, in [0, 1], that a row is of class c. It computes on all cores.
-func (h *Head) LogConfidences(x []float32) []float64 {
-	return h.All(x).LogConfidences
 }
 
 // HasTerms reports whether the head's score has two terms, as the residual network's has.
 func (h *Head) HasTerms() bool { return h.Network.HasScore() }
-
-// Predict returns log φ [n, C] and the scores [n] of the rows x [n, d]; see
-// [Predictor.Outputs]. It computes on all cores.
-func (h *Head) Predict(x []float32) (logConfidences, scores []float64) {
-	o := h.All(x)
-	return o.LogConfidences, o.Scores
-}
 
 // Room allocates arrays for the head's outputs for n rows.
 func (h *Head) Room(n int) Outputs {
@@ -260,16 +223,19 @@ func (h *Head) Room(n int) Outputs {
 
 // Part returns the outputs for the rows from … to−1, in the same arrays.
 func (o Outputs) Part(from, to, classes int) Outputs {
-	part := Outputs{LogConfidences: o.LogConfidences[from*classes : to*classes], Scores: o.Scores[from:to]}
+	part := Outputs{LogConfidences: o.LogConfidences[from*classes : to*classes]}
+	if o.Scores != nil {
+		part.Scores = o.Scores[from:to]
+	}
 	if o.Nearness != nil {
 		part.Nearness, part.Decision = o.Nearness[from:to], o.Decision[from:to]
 	}
 	return part
 }
 
-// All returns all outputs of the head for the rows x [n, d]. It computes on all
+// Outputs returns all outputs of the head for the rows x [n, d]. It computes on all
 // cores.
-func (h *Head) All(x []float32) Outputs {
+func (h *Head) Outputs(x []float32) Outputs {
 	d, classes := h.Dim(), h.Classes()
 	n := len(x) / d
 	o := h.Room(n)
@@ -277,7 +243,7 @@ func (h *Head) All(x []float32) Outputs {
 	_ = parallel.Ranges(context.Background(), n, BatchRows, func() func(from, to int) error { // which cannot fail
 		p := h.NewPredictor()
 		return func(from, to int) error {
-			p.Fill(o.Part(from, to, classes), x[from*d:to*d])
+			p.Predict(o.Part(from, to, classes), x[from*d:to*d])
 			return nil
 		}
 	})

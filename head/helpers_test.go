@@ -216,3 +216,9 @@ func WithAllKernels(t *testing.T, pattern string) {
 		})
 	}
 }
+
+// predict returns log φ and the scores of the rows x.
+func predict(m *Head, x []float32) (logPhi, scores []float64) {
+	o := m.Outputs(x)
+	return o.LogConfidences, o.Scores
+}

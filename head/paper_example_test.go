@@ -27,11 +27,11 @@ func ExamplePaper() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	logConfidences := m.LogConfidences([]float32{
+	logConfidences := m.Outputs([]float32{
 		0, 0, // in the first cloud
 		4, 0, // in the second
 		2, 9, // far from both
-	})
+	}).LogConfidences
 	for i, where := range []string{"first cloud:", "second cloud:", "elsewhere:"} {
 		a, b := math.Exp(logConfidences[2*i]), math.Exp(logConfidences[2*i+1])
 		switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
-// PaperNetwork is the paper's network, trained. It implements head.Network.
+// PaperNetwork is the paper's network, trained. It implements Network.
 type PaperNetwork struct {
 	Norm     float64 // k
 	Recovery float64 // rec
@@ -41,7 +41,7 @@ func PaperFromSettings(s Settings) *PaperNetwork {
 	}
 }
 
-// Settings implements head.Network.
+// Settings implements Network.
 func (n *PaperNetwork) Settings() Settings {
 	return Settings{
 		Layers: len(n.Layers), Norm: n.Norm, Recovery: n.Recovery,
@@ -49,19 +49,19 @@ func (n *PaperNetwork) Settings() Settings {
 	}
 }
 
-// Dim implements head.Network.
+// Dim implements Network.
 func (n *PaperNetwork) Dim() int { return n.Layers[0].In }
 
-// Classes implements head.Network.
+// Classes implements Network.
 func (n *PaperNetwork) Classes() int { return n.Layers[len(n.Layers)-1].N }
 
-// Width implements head.Network.
+// Width implements Network.
 func (n *PaperNetwork) Width() int { return n.Layers[len(n.Layers)-1].In }
 
-// HasScore implements head.Network: its score is max_c log φ_c.
+// HasScore implements Network: its score is max_c log φ_c.
 func (n *PaperNetwork) HasScore() bool { return false }
 
-// Validate implements head.Network.
+// Validate implements Network.
 func (n *PaperNetwork) Validate() error {
 	if err := (Paper{Norm: n.Norm, Recovery: n.Recovery}).check(); err != nil {
 		return err
@@ -165,7 +165,7 @@ type trainer struct {
 	model *PaperNetwork
 }
 
-// Draw implements head.Trainable: it draws the projections.
+// Draw implements Trainable: it draws the projections.
 func (t *trainer) Draw(rng Random) {
 	for _, l := range t.model.Layers {
 		for i := range l.Projections {
@@ -175,7 +175,7 @@ func (t *trainer) Draw(rng Random) {
 	t.CopyFrom(t.model.Layers)
 }
 
-// Start implements head.Trainable. It computes in float64: it runs only once, and
+// Start implements Trainable. It computes in float64: it runs only once, and
 // rounding errors of distances end up in exponents.
 func (t *trainer) Start(ctx context.Context, x []float32, b int, _ features.Rows, rng Random) error {
 	network := compute[float64](t.model, b)
@@ -189,14 +189,14 @@ func (t *trainer) Start(ctx context.Context, x []float32, b int, _ features.Rows
 	return nil
 }
 
-// Logits implements head.Trainable.
+// Logits implements Trainable.
 func (t *trainer) Logits(x []float32, b int) []float32 {
 	t.Refresh()
 	t.forward(x, b)
 	return t.Output(b)
 }
 
-// NewEvaluator implements head.Network.
+// NewEvaluator implements Network.
 func (n *PaperNetwork) NewEvaluator() Evaluator {
 	return &evaluator{compute[float64](n, BatchRows), n.Dim(), n.Classes()}
 }
@@ -206,19 +206,19 @@ type evaluator struct {
 	d, classes int
 }
 
-// Predict implements head.Evaluator.
-func (e *evaluator) Predict(logConfidences, scores, z []float64) {
+// Predict implements Evaluator.
+func (e *evaluator) Predict(o Outputs, z []float64) {
 	b := len(z) / e.d
 	e.forward(z, b)
 	for i, v := range e.Output(b) {
-		logConfidences[i] = min(v, 0) // rounding may lift v above 0
+		o.LogConfidences[i] = min(v, 0) // rounding may lift v above 0
 	}
-	for i := range scores {
-		scores[i] = slices.Max(logConfidences[i*e.classes : (i+1)*e.classes])
+	for i := range o.Scores {
+		o.Scores[i] = slices.Max(o.LogConfidences[i*e.classes : (i+1)*e.classes])
 	}
 }
 
-// Represent implements head.Evaluator: φ of the layer before the last.
+// Represent implements Evaluator: φ of the layer before the last.
 func (e *evaluator) Represent(dst []float32, z []float64) {
 	b := len(z) / e.d
 	e.forward(z, b)

@@ -80,7 +80,7 @@ func TestConfidenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1, 2, 3)
 		x := DrawRows(t, m.Dim(), 70) // more than a batch
-		for i, l := range of(m).LogConfidences(x) {
+		for i, l := range of(m).Outputs(x).LogConfidences {
 			if math.IsNaN(l) || l > 0 {
 				t.Fatalf("log φ %d = %g", i, l)
 			}
@@ -92,7 +92,7 @@ func TestConfidenceIsBounded(t *testing.T) {
 		for i := range far {
 			far[i] += 1e4
 		}
-		for i, l := range of(m).LogConfidences(far) {
+		for i, l := range of(m).Outputs(far).LogConfidences {
 			if l > math.Log(0.01) {
 				t.Fatalf("log φ %d = %g far from all centroids", i, l)
 			}
@@ -104,11 +104,11 @@ func TestPredictorsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawHead(t, 1.5, 2)
 		x := DrawRows(t, m.Dim(), 300)
-		all := of(m).LogConfidences(x)
+		all := of(m).Outputs(x).LogConfidences
 		p := of(m).NewPredictor()
 		row := make([]float64, m.Classes())
 		for i := range 300 {
-			p.Predict(row, nil, x[i*m.Dim():(i+1)*m.Dim()])
+			p.Predict(Outputs{LogConfidences: row}, x[i*m.Dim():(i+1)*m.Dim()])
 			for c, v := range row {
 				if want := all[i*m.Classes()+c]; math.Abs(v-want) > 1e-9*(1+math.Abs(want)) {
 					t.Fatalf("row %d alone gives %g, among others %g", i, v, want)
@@ -305,7 +305,7 @@ func BenchmarkPredict(b *testing.B) {
 	dst := make([]float64, 1024*10)
 	b.ReportAllocs()
 	for b.Loop() {
-		p.Predict(dst, nil, data.X)
+		p.Predict(Outputs{LogConfidences: dst}, data.X)
 	}
 	b.ReportMetric(float64(b.N)*1024/b.Elapsed().Seconds(), "rows/s")
 }
@@ -318,7 +318,7 @@ func TestRepresentations(t *testing.T) {
 		m.NoDepression = true
 		const n = 3
 		x := DrawRows(t, m.Dim(), n)
-		r, l := of(m).Representations(x), of(m).LogConfidences(x)
+		r, l := of(m).Representations(x), of(m).Outputs(x).LogConfidences
 		last := m.Layers[len(m.Layers)-1]
 		if m.Width() != last.In || len(r) != n*last.In {
 			t.Fatalf("%d values of %d rows of width %d", len(r), n, m.Width())

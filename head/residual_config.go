@@ -120,7 +120,7 @@ type Linear struct {
 	Bias    []float64 // [C]
 }
 
-// WithDefaults implements head.Config. A Projection of 0 stays 0, as its default
+// WithDefaults implements Config. A Projection of 0 stays 0, as its default
 // depends on the number of classes.
 func (c Residual) WithDefaults() (Config, error) { return c.withDefaults() }
 
@@ -148,7 +148,7 @@ func checkRecovery(recovery float64) error {
 	return nil
 }
 
-// Settings implements head.Config.
+// Settings implements Config.
 func (c Residual) Settings() Settings {
 	return Settings{
 		Layers: c.Layers, Centroids: c.Centroids, Projection: c.Projection,
@@ -156,7 +156,7 @@ func (c Residual) Settings() Settings {
 	}
 }
 
-// TrainOptions implements head.Config. The defaults are 20 epochs and a learning
+// TrainOptions implements Config. The defaults are 20 epochs and a learning
 // rate of 0.003 with the cosine schedule, and at most 30,000 steps: so many change a
 // centroid of each of 1,000 classes thousands of times.
 func (c Residual) TrainOptions(o TrainOptions) (TrainOptions, error) {
@@ -167,12 +167,12 @@ func (c Residual) TrainOptions(o TrainOptions) (TrainOptions, error) {
 	return o.WithDefaults()
 }
 
-// Conditioning implements head.Config.
+// Conditioning implements Config.
 func (c Residual) Conditioning() ConditioningOptions {
 	return ConditioningOptions{Kind: Auto}
 }
 
-// Prepare implements head.Config. It fits the density to the training rows and
+// Prepare implements Config. It fits the density to the training rows and
 // reduces each row to the values that the layers read.
 func (c Residual) Prepare(ctx context.Context, train, val features.Rows, classes int, space *features.Space) (Prepared, error) {
 	c, err := c.withDefaults()

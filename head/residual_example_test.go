@@ -50,10 +50,10 @@ func ExampleResidual() {
 	m.Conditioning = whitening // now it reads unconditioned features
 
 	for _, row := range [][]float32{sample(0, 1), sample(1, 1), sample(0, 3)} {
-		logConfidences, scores := m.Predict(row)
-		switch a, b := math.Exp(logConfidences[0]), math.Exp(logConfidences[1]); {
+		o := m.Outputs(row)
+		switch a, b := math.Exp(o.LogConfidences[0]), math.Exp(o.LogConfidences[1]); {
 		case max(a, b) < 0.01:
-			fmt.Println("neither, score below −3:", scores[0] < -3)
+			fmt.Println("neither, score below −3:", o.Scores[0] < -3)
 		case a > b:
 			fmt.Println("class 0")
 		default:

@@ -237,7 +237,7 @@ func TestGoldenScore(t *testing.T) {
 	Near(t, "scale of −m", []float64{fitted.Nearness.Mean, fitted.Nearness.Deviation}, Vector{Number(-c.NearMean), Number(c.NearDeviation)}, 1e-6)
 	Near(t, "scale of G", []float64{fitted.Decision.Mean, fitted.Decision.Deviation}, Vector{Number(c.GenMean), Number(c.GenDeviation)}, 1e-6)
 	m.Score = fitted
-	logPhi, got := residualOf(m).Predict(g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
+	logPhi, got := predict(residualOf(m), g.data(g.Density.X, make([]int64, len(g.Density.X))).X)
 	Near(t, "log φ of the head", logPhi, g.LogPhi.Flat(), 1e-6)
 	Near(t, "score of the head", got, g.Score, 1e-5)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
-// ResidualNetwork is the residual network, trained. It implements head.Network.
+// ResidualNetwork is the residual network, trained. It implements Network.
 type ResidualNetwork struct {
 	Recovery float64 // rec
 	Layers   []Layer
@@ -44,24 +44,24 @@ func ResidualFromSettings(s Settings) (*ResidualNetwork, error) {
 	return &ResidualNetwork{Recovery: s.Recovery}, nil
 }
 
-// Settings implements head.Network.
+// Settings implements Network.
 func (n *ResidualNetwork) Settings() Settings {
 	return Settings{Layers: len(n.Layers), Norm: 2, Recovery: n.Recovery, Residual: true}
 }
 
-// Dim implements head.Network.
+// Dim implements Network.
 func (n *ResidualNetwork) Dim() int { return n.Density.D }
 
-// Classes implements head.Network.
+// Classes implements Network.
 func (n *ResidualNetwork) Classes() int { return n.Layers[len(n.Layers)-1].N }
 
-// Width implements head.Network.
+// Width implements Network.
 func (n *ResidualNetwork) Width() int { return n.Layers[len(n.Layers)-1].In }
 
-// HasScore implements head.Network.
+// HasScore implements Network.
 func (n *ResidualNetwork) HasScore() bool { return n.Score != nil }
 
-// Validate implements head.Network.
+// Validate implements Network.
 func (n *ResidualNetwork) Validate() error {
 	if err := errors.Join(checkRecovery(n.Recovery), CheckLayers(n.Layers, true)); err != nil {
 		return err
@@ -215,10 +215,10 @@ type residualTrainer struct {
 	from    *Linear // likewise
 }
 
-// Draw implements head.Trainable. There is nothing to draw.
+// Draw implements Trainable. There is nothing to draw.
 func (t *residualTrainer) Draw(Random) {}
 
-// Start implements head.Trainable. It computes in float64: it runs only once, and
+// Start implements Trainable. It computes in float64: it runs only once, and
 // rounding errors of distances end up in exponents.
 func (t *residualTrainer) Start(ctx context.Context, _ []float32, b int, train features.Rows, rng Random) error {
 	network := residualCompute[float64](t.model, b)
@@ -230,14 +230,14 @@ func (t *residualTrainer) Start(ctx context.Context, _ []float32, b int, train f
 	return nil
 }
 
-// Logits implements head.Trainable.
+// Logits implements Trainable.
 func (t *residualTrainer) Logits(x []float32, b int) []float32 {
 	t.Refresh()
 	t.forward(x, b)
 	return t.Output(b)
 }
 
-// NewEvaluator implements head.Network.
+// NewEvaluator implements Network.
 func (n *ResidualNetwork) NewEvaluator() Evaluator { return n.evaluator() }
 
 func (n *ResidualNetwork) evaluator() *residualEvaluator {
@@ -246,7 +246,7 @@ func (n *ResidualNetwork) evaluator() *residualEvaluator {
 	e := &residualEvaluator{
 		residualNetwork: residualCompute[float64](n, BatchRows), score: n.Score, classes: n.Classes(),
 		density: n.Density, measure: n.Density.measure(),
-		distance: make([]float64, BatchRows), decision: make([]float64, BatchRows), reduced: make([]float64, BatchRows*(n.Width()+1)),
+		distance: make([]float64, BatchRows), reduced: make([]float64, BatchRows*(n.Width()+1)),
 	}
 	e.products = func(dst, rows []float64) { centroids.NN(len(rows)/last.In, rows, dst) }
 	return e
@@ -260,7 +260,6 @@ type residualEvaluator struct {
 	density  *Density
 	measure  *measure
 	distance []float64 // of a batch from the nearest class mean
-	decision []float64 // of a batch, G of its l
 	reduced  []float64 // inputs of the layers
 }
 
@@ -278,32 +277,27 @@ func (e *residualEvaluator) forward(z []float64) (logits []float64) {
 	return e.outputLogits(b)
 }
 
-// Predict implements head.Evaluator.
-func (e *residualEvaluator) Predict(logConfidences, scores, z []float64) {
+// Predict implements Evaluator. The terms are −m and G.
+func (e *residualEvaluator) Predict(o Outputs, z []float64) {
 	logits := e.forward(z)
 	for i, v := range e.Output(len(z) / e.measure.d) {
-		logConfidences[i] = min(v, 0) // rounding may lift v above 0
+		o.LogConfidences[i] = min(v, 0) // rounding may lift v above 0
 	}
-	for i := range scores {
+	for i := range o.Scores {
 		from, to := i*e.classes, (i+1)*e.classes
 		if e.score == nil {
-			scores[i] = slices.Max(logConfidences[from:to])
-		} else {
-			e.decision[i] = decision(logits[from:to])
-			scores[i] = e.score.of(e.distance[i], e.decision[i])
+			o.Scores[i] = slices.Max(o.LogConfidences[from:to])
+			continue
+		}
+		g := decision(logits[from:to])
+		o.Scores[i] = e.score.of(e.distance[i], g)
+		if o.Nearness != nil {
+			o.Nearness[i], o.Decision[i] = -e.distance[i], g
 		}
 	}
 }
 
-// Terms implements head.Measurer: −m and G.
-func (e *residualEvaluator) Terms(nearness, decision []float64) {
-	for i := range nearness {
-		nearness[i] = -e.distance[i]
-	}
-	copy(decision, e.decision)
-}
-
-// Represent implements head.Evaluator: the first features after the hidden
+// Represent implements Evaluator: the first features after the hidden
 // layers.
 func (e *residualEvaluator) Represent(dst []float32, z []float64) {
 	e.forward(z)

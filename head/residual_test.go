@@ -116,7 +116,7 @@ func TestResidualConfidenceIsBounded(t *testing.T) {
 			for i, v := range x {
 				scaled[i] = times * v
 			}
-			logPhi := residualOf(m).LogConfidences(scaled)
+			logPhi := residualOf(m).Outputs(scaled).LogConfidences
 			for i := range 70 {
 				row := logPhi[i*classes : (i+1)*classes]
 				nearest := math.Inf(1)
@@ -182,11 +182,11 @@ func TestOddRows(t *testing.T) {
 			}
 		}
 		x := DrawRows(t, d, 5)
-		wantPhi, wantScores := m.Predict(x)
+		wantPhi, wantScores := predict(m, x)
 		x[2*d+rapid.IntRange(0, d-1).Draw(t, "at")] = rapid.SampledFrom([]float32{
 			float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)),
 		}).Draw(t, "odd")
-		logPhi, scores := m.Predict(x)
+		logPhi, scores := predict(m, x)
 		if slices.ContainsFunc(logPhi[2*classes:3*classes], func(l float64) bool { return l > -700 }) || scores[2] > -700 {
 			t.Fatalf("log φ %v and score %g of a row that is not finite", logPhi[2*classes:3*classes], scores[2])
 		}
@@ -203,7 +203,7 @@ func TestClassesPermute(t *testing.T) {
 		m := drawNetwork(t)
 		classes, e := m.Classes(), m.Layers[0].In
 		x := DrawRows(t, m.Dim(), 9)
-		want, wantScores := residualOf(m).Predict(x)
+		want, wantScores := predict(residualOf(m), x)
 		order := make([]int, classes)
 		for c := range order {
 			order[c] = c
@@ -218,7 +218,7 @@ func TestClassesPermute(t *testing.T) {
 			copy(last.Centroids[c*e:(c+1)*e], from.Centroids[old*e:(old+1)*e])
 			last.Beta[c] = from.Beta[old]
 		}
-		got, scores := residualOf(&permuted).Predict(x)
+		got, scores := predict(residualOf(&permuted), x)
 		near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*(1+math.Abs(b)) }
 		for i := range 9 {
 			for c, old := range order {
@@ -264,7 +264,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 		logPhi := make([]float64, 3)
 		for _, r := range val.Index {
 			row := val.X[r*6 : (r+1)*6]
-			p.Predict(logPhi, nil, row)
+			p.Predict(Outputs{LogConfidences: logPhi}, row)
 			want := make([]float64, 3)
 			nearest := math.Inf(1)
 			for c := range want {
@@ -316,7 +316,7 @@ func TestStartsAsALinearClassifier(t *testing.T) {
 	p, logPhi, factor := residualOf(n).NewPredictor(), make([]float64, 3), 0.
 	for _, r := range val.Index {
 		row := val.X[r*6 : (r+1)*6]
-		p.Predict(logPhi, nil, row)
+		p.Predict(Outputs{LogConfidences: logPhi}, row)
 		var logits [3]float64
 		for c := range logits {
 			logits[c] = from.Bias[c]
@@ -384,7 +384,7 @@ func TestUnseenClass(t *testing.T) {
 	if accuracy := history[0].ValAccuracy; accuracy < 0.7 || accuracy > 0.95 {
 		t.Errorf("accuracy %g: the classes do not overlap as they should here", accuracy)
 	}
-	a, b := want.LogConfidences(val.X), got.LogConfidences(val.X)
+	a, b := want.Outputs(val.X).LogConfidences, got.Outputs(val.X).LogConfidences
 	for i := range val.Index {
 		four, five := a[i*4:(i+1)*4], b[i*5:(i+1)*5]
 		for c := range four {
@@ -416,8 +416,8 @@ func TestTrainLearns(t *testing.T) {
 		for i := range far {
 			far[i] *= 20
 		}
-		inside, insideScores := m.Predict(val.X)
-		outside, outsideScores := m.Predict(far)
+		inside, insideScores := predict(m, val.X)
+		outside, outsideScores := predict(m, far)
 		var confidence float64
 		for i := range val.Index {
 			confidence += math.Exp(slices.Max(inside[i*4:(i+1)*4])) / 200
@@ -493,7 +493,7 @@ func TestTrainOnOddData(t *testing.T) {
 				if err := m.Validate(); err != nil {
 					t.Fatalf("%d layers: %v", layers, err)
 				}
-				logPhi, scores := m.Predict(first(60).X)
+				logPhi, scores := predict(m, first(60).X)
 				for _, v := range slices.Concat(logPhi, scores) {
 					if notFinite(v) {
 						t.Fatalf("%d layers: log φ %v, scores %v", layers, logPhi, scores)
@@ -582,7 +582,7 @@ func TestBalanceHelpsSmallClasses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		logPhi := h.LogConfidences(test.X)
+		logPhi := h.Outputs(test.X).LogConfidences
 		for i := range test.Labels {
 			if row := logPhi[3*i : 3*i+3]; slices.Max(row) == row[2] {
 				n++

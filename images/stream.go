@@ -72,35 +72,6 @@ const (
 	mostUnknown     = 8 << 20   // and when larger ones were seen
 )
 
-// A Stream gives images one after another, from wherever they come.
-type Stream interface {
-	// Next returns the next image, and [io.EOF] after the last. Calls do not overlap.
-	Next(ctx context.Context) (Item, error)
-	// Total returns how many images the stream gives in all, or about how many if that is
-	// not known. It may be called while Next is at work.
-	Total() (n int, known bool)
-}
-
-// Of returns a stream of some images.
-func Of(items ...Item) Stream { return &some{items, len(items)} }
-
-// some are images that are known.
-type some struct {
-	left  []Item
-	total int
-}
-
-func (s *some) Next(ctx context.Context) (Item, error) {
-	if len(s.left) == 0 {
-		return Item{}, io.EOF
-	}
-	first := s.left[0]
-	s.left = s.left[1:]
-	return first, nil
-}
-
-func (s *some) Total() (int, bool) { return s.total, true }
-
 // A Reading is a [Stream] of the images of units, in order.
 type Reading struct {
 	listing  *Sources

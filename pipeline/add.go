@@ -258,23 +258,12 @@ func (a *Addition) compareAdded(ctx context.Context, before, after *Detector, da
 
 // both returns the verdicts of two detectors on rows.
 func both(ctx context.Context, before, after *Detector, row func(int) []float32, rows []int) (was, is []Verdict, err error) {
-	const block = 512
-	for part := range slices.Chunk(rows, block) {
-		x := make([]float32, 0, block*before.Dim())
-		for _, r := range part {
-			x = append(x, row(r)...)
-		}
-		a, err := before.VerdictsContext(ctx, before.Of(after, x))
-		if err != nil {
-			return nil, nil, err
-		}
-		b, err := after.VerdictsContext(ctx, x)
-		if err != nil {
-			return nil, nil, err
-		}
-		was, is = append(was, a...), append(is, b...)
+	if err := after.EachVerdict(ctx, row, rows, func(_ int, v Verdict) { is = append(is, v) }); err != nil {
+		return nil, nil, err
 	}
-	return was, is, nil
+	old := func(r int) []float32 { return row(r)[:before.Dim()] } // which may lack layers
+	err = before.EachVerdict(ctx, old, rows, func(_ int, v Verdict) { was = append(was, v) })
+	return was, is, err
 }
 
 // one counts what is true.

@@ -201,7 +201,7 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 }
 
 // backbone returns the backbone, which it opens unless there is a Judge.
-func (opts *DetectOptions) backbone(ctx context.Context) (detector.Backbone, error) {
+func (opts *DetectOptions) backbone(ctx context.Context) (extractor.Backbone, error) {
 	if opts.Judge == nil {
 		return opts.Detector.OpenBackbone(ctx, opts.Model, opts.Backbone)
 	}

@@ -69,7 +69,7 @@ func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures 
 }
 
 // addMaps adds the maps of images to their explanations.
-func addMaps(ctx context.Context, e *Explainer, backbone detector.Backbone, items []images.Item, run extractor.ExtractOptions, to []*Explanation) error {
+func addMaps(ctx context.Context, e *Explainer, backbone extractor.Backbone, items []images.Item, run extractor.ExtractOptions, to []*Explanation) error {
 	maps, err := e.Where(ctx, backbone, items, run)
 	for i, m := range maps {
 		to[i].Where, to[i].WhereErr = m.Map, m.Err
@@ -80,7 +80,7 @@ func addMaps(ctx context.Context, e *Explainer, backbone detector.Backbone, item
 // explaining collects judged images, in order, to explain many of them at once.
 type explaining struct {
 	opts     *DetectOptions
-	backbone detector.Backbone
+	backbone extractor.Backbone
 	sink     func(extractor.Row, Verdict, *Explanation) error
 
 	results  []extractor.Row
@@ -99,7 +99,7 @@ const explainedAtOnce, mappedAtOnce = 512, 32
 // DefaultMaps is the default of DetectOptions.MostMaps.
 const DefaultMaps = 1000
 
-func newExplaining(opts *DetectOptions, backbone detector.Backbone, sink func(extractor.Row, Verdict, *Explanation) error) *explaining {
+func newExplaining(opts *DetectOptions, backbone extractor.Backbone, sink func(extractor.Row, Verdict, *Explanation) error) *explaining {
 	return &explaining{opts: opts, backbone: backbone, sink: sink, more: make(chan struct{}, 1)}
 }
 

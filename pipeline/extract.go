@@ -197,7 +197,7 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 
 // header says how the rows of a set are made. It also tells whether the model computes in 8
 // bits.
-func header(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (h features.Header, quantised bool, err error) {
+func header(ctx context.Context, opts ExtractOptions, model extractor.Backbone, source detector.Source, root string) (h features.Header, quantised bool, err error) {
 	h = features.Header{
 		D: model.Dim() - features.LayersDim(source.Layers), Layers: source.Layers, Patches: source.Patches.File(), Embedding: source.Embedding, DType: opts.DType, Parquet: opts.Parquet, LogitsDim: model.LogitsDim(),
 		Root: root, Model: source.Model, ModelSHA256: source.SHA256, Output: source.Output, Pool: source.Pool,
@@ -217,7 +217,7 @@ func header(ctx context.Context, opts ExtractOptions, model detector.Backbone, s
 }
 
 // createSet begins or continues the set.
-func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
+func createSet(ctx context.Context, opts ExtractOptions, model extractor.Backbone, source detector.Source, root string) (*features.Writer, bool, error) {
 	h, quantised, err := header(ctx, opts, model, source, root)
 	if err != nil {
 		return nil, false, err
@@ -231,7 +231,7 @@ func createSet(ctx context.Context, opts ExtractOptions, model detector.Backbone
 // extraction is an Extract at work.
 type extraction struct {
 	opts    ExtractOptions
-	model   detector.Backbone
+	model   extractor.Backbone
 	w       *features.Writer
 	listing *images.Listing
 	result  ExtractResult
@@ -477,7 +477,7 @@ func apart(images, out string) error {
 
 // openBackbone opens what the options name and says what it is, for the set and
 // for detectors.
-func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.Listing) (detector.Backbone, detector.Source, error) {
+func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.Listing) (extractor.Backbone, detector.Source, error) {
 	if d := opts.Detector; d != nil {
 		model, err := d.OpenBackbone(ctx, opts.Model, opts.Backbone)
 		if err != nil {

@@ -36,7 +36,7 @@ type JudgeOptions struct {
 // does any more.
 type Judge struct {
 	detector *detector.Detector
-	backbone detector.Backbone
+	backbone extractor.Backbone
 	run      extractor.ExtractOptions
 }
 

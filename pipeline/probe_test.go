@@ -12,7 +12,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
-	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // probeModel writes a model of 12 random features of images of 8×8 pixels, computed in
@@ -167,7 +166,7 @@ func TestProbeEverywhere(t *testing.T) {
 
 	// What was made before there were probes is opened as ever.
 	d.Probe = nil
-	if err := d.CheckBackbone(t.Context(), detector.Backbone(nil), extractor.ModelOptions{}); err != nil {
+	if err := d.CheckBackbone(t.Context(), extractor.Backbone(nil), extractor.ModelOptions{}); err != nil {
 		t.Error(err)
 	}
 }

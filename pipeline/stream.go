@@ -113,7 +113,7 @@ func (s *streaming) Next(ctx context.Context) (images.Item, error) {
 // finished returns the result of an extraction of tars and tables if the set is there
 // already and they have not changed, else nil. It takes no longer for more images than it
 // takes to read their names and labels.
-func finished(ctx context.Context, opts ExtractOptions, model detector.Backbone, src detector.Source, listing *images.Sources) (*ExtractResult, error) {
+func finished(ctx context.Context, opts ExtractOptions, model extractor.Backbone, src detector.Source, listing *images.Sources) (*ExtractResult, error) {
 	// A class for all images is no part of what a set tells.
 	if opts.Verify || opts.Force || opts.Class != "" {
 		return nil, nil

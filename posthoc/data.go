@@ -2,9 +2,15 @@ package posthoc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"gonum.org/v1/gonum/mat"
 )
 
 // Data holds the rows that scores are fitted on. Rows are read a block at a time,
@@ -152,4 +158,210 @@ func (data *Data) blocks(ctx context.Context, do func(from, to int) error) error
 		}
 	}
 	return nil
+}
+
+// statistics are computed from features once, for several scores.
+type statistics struct {
+	moments *linalg.Moments
+	within  *mat.SymDense
+	mds     *MDS
+	whole   *Gaussian
+}
+
+// rows returns the features, divided by their lengths if l2, as package linalg reads them.
+// Without labels all rows are in one class.
+func (data *Data) rows(l2 bool) linalg.Rows {
+	index := make([]int, data.N)
+	for i := range index {
+		index[i] = i
+	}
+	r := linalg.Rows{D: data.D, Index: index, Classes: 1, Label: func(int) int { return 0 }}
+	if data.Labels != nil {
+		r.Classes, r.Label = data.Classes, func(row int) int { return int(data.Labels[row]) }
+	}
+	r.Read = func(dst []float64, row int) {
+		kernels.Convert(dst, data.Features(row, row+1))
+		if l2 {
+			linalg.Normalise(dst)
+		}
+	}
+	return r
+}
+
+// of returns the statistics of the features, divided by their lengths if l2. The
+// caller holds the lock of the data.
+func (data *Data) of(l2 bool) *statistics {
+	if l2 {
+		return &data.computed[1]
+	}
+	return &data.computed[0]
+}
+
+// means returns the means of the features, divided by their lengths if l2, and
+// of their classes.
+func (data *Data) means(ctx context.Context, l2 bool) (*linalg.Moments, error) {
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	return data.meansLocked(ctx, l2)
+}
+
+func (data *Data) meansLocked(ctx context.Context, l2 bool) (*linalg.Moments, error) {
+	s := data.of(l2)
+	if s.moments == nil {
+		m, err := linalg.Means(ctx, data.rows(l2))
+		if err != nil {
+			return nil, err
+		}
+		s.moments = m
+	}
+	return s.moments, nil
+}
+
+// covariance returns the covariance within the classes. The caller may change it, and holds
+// the lock of the data.
+func (data *Data) covariance(ctx context.Context, l2 bool) (*mat.SymDense, *linalg.Moments, error) {
+	m, err := data.meansLocked(ctx, l2)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := data.of(l2)
+	if s.within == nil {
+		if s.within, err = m.Within(ctx, data.rows(l2)); err != nil {
+			return nil, nil, err
+		}
+	}
+	sigma := mat.NewSymDense(data.D, nil)
+	sigma.CopySym(s.within)
+	return sigma, m, nil
+}
+
+// total returns the covariance of all rows about their mean, which is also in the
+// moments. The caller may change it.
+func (data *Data) total(ctx context.Context, l2 bool) (*mat.SymDense, *linalg.Moments, error) {
+	data = data.source()
+	data.mu.Lock()
+	defer data.mu.Unlock()
+	return data.totalLocked(ctx, l2)
+}
+
+func (data *Data) totalLocked(ctx context.Context, l2 bool) (*mat.SymDense, *linalg.Moments, error) {
+	sigma, m, err := data.covariance(ctx, l2)
+	if err == nil {
+		sigma, err = m.AddBetween(ctx, sigma)
+	}
+	return sigma, m, err
+}
+
+func (data *Data) mds(ctx context.Context, l2 bool) (*MDS, error) {
+	s := data.of(l2)
+	if s.mds != nil {
+		return s.mds, nil
+	}
+	sigma, m, err := data.covariance(ctx, l2)
+	if err != nil {
+		return nil, err
+	}
+	s.mds, err = newMDS(ctx, l2, m, sigma)
+	return s.mds, err
+}
+
+func (data *Data) whole(ctx context.Context, l2 bool) (*Gaussian, error) {
+	s := data.of(l2)
+	if s.whole != nil {
+		return s.whole, nil
+	}
+	sigma, m, err := data.totalLocked(ctx, l2)
+	if err != nil {
+		return nil, err
+	}
+	s.whole, err = newGaussian(ctx, m.Mean, sigma)
+	return s.whole, err
+}
+
+// mean returns the mean of the features that the head reads.
+func (data *Data) mean(ctx context.Context, head *Linear) ([]float64, error) {
+	if err := data.fits(head); err != nil {
+		return nil, err
+	}
+	m, err := data.means(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return m.Mean, nil
+}
+
+// fits returns an error unless the head reads these features.
+func (data *Data) fits(head *Linear) error {
+	if err := data.need(featureRows); err != nil {
+		return err
+	}
+	if err := head.need(); err != nil {
+		return err
+	}
+	if data.D != head.In {
+		return fmt.Errorf("the linear head reads %d features, training rows have %d", head.In, data.D)
+	}
+	return nil
+}
+
+// principalAxes returns the eigenvectors [R, D] of the largest eigenvalues, as few as
+// have a share of their sum, but at least one and no more than most, and these
+// eigenvalues.
+func principalAxes(ctx context.Context, sigma *mat.SymDense, share float64, most int) (axes, values []float64, err error) {
+	all, vectors, err := eigen(ctx, sigma)
+	if err != nil {
+		return nil, nil, err
+	}
+	whole := sum(all)
+	if !(whole > 0) {
+		return nil, nil, errors.New("the directions of the training features do not vary")
+	}
+	for k := len(all) - 1; k >= 0 && len(values) < max(most, 1) && sum(values) < share*whole; k-- {
+		values = append(values, all[k])
+		axes = append(axes, vectors.RawRowView(k)...)
+	}
+	return axes, values, nil
+}
+
+// varies reports whether the variance of a feature over n rows is more than
+// rounding, as scikit-learn's StandardScaler has it.
+func varies(variance, mean float64, n int) bool {
+	rounding := float64(n) * 0x1p-52
+	return variance > rounding*variance+rounding*mean*rounding*mean
+}
+
+// smallest is the share of the largest eigenvalue up to which others are noise.
+func smallest(d int) float64 { return float64(d) * 0x1p-52 }
+
+// eigen returns eigenvalues, ascending, and eigenvectors, in rows.
+func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors *mat.Dense, err error) {
+	type answer struct {
+		values  []float64
+		vectors *mat.Dense
+		err     error
+	}
+	a, err := await(ctx, func() answer {
+		values, vectors, err := linalg.Eigen(sigma)
+		return answer{values, vectors, err}
+	})
+	if err == nil {
+		err = a.err
+	}
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the features' covariance: %w", err)
+	}
+	return a.values, a.vectors, err
+}
+
+// await returns the error of do, or that of the context as soon as it is cancelled:
+// a factorisation takes up to minutes and cannot be cancelled.
+func await[T any](ctx context.Context, do func() T) (answer T, err error) {
+	task := parallel.Start(do)
+	select {
+	case <-ctx.Done():
+		return answer, ctx.Err()
+	case <-task.Done():
+		return task.Wait(), nil
+	}
 }

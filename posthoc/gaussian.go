@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"sync"
 
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
-	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
-	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // Gaussian is a mean and a covariance Σ, stored as a whitening matrix W, by which
@@ -23,44 +19,6 @@ type Gaussian struct {
 	Whiten []float64 // [R, D], W with WᵀW = Σ⁺; R is the rank of Σ
 
 	packed right
-}
-
-// right is the transpose of a matrix, packed for products when it is first used. A
-// large matrix whose numbers float32 holds is packed as such, because products with
-// few rows take the time of reading it.
-type right struct {
-	once   sync.Once
-	matrix interface{ NN(m int, a, c []float64) }
-}
-
-// large is how many numbers of a head float32 is to hold, so that it is read fast.
-const large = 1 << 18
-
-// pack packs b [n,k] for times, which needs it no longer. Later calls do nothing.
-func (r *right) pack(n, k int, b []float64) {
-	r.once.Do(func() {
-		if n*k < large || slices.ContainsFunc(b, func(v float64) bool { return float64(float32(v)) != v }) {
-			r.matrix = kernels.NewRightTransposed(n, k, b)
-			return
-		}
-		turned := make([]float32, n*k)
-		for i := range n {
-			for j, v := range b[i*k : (i+1)*k] {
-				turned[j*n+i] = float32(v)
-			}
-		}
-		r.matrix = kernels.NewRight(n, k, turned)
-	})
-}
-
-// times puts A·Bᵀ [·, n] into c, for A [·, k] and B [n, k]. B must be the same in
-// every call; after pack it is not read.
-func (r *right) times(n, k int, a, b, c []float64) {
-	if n == 0 {
-		return
-	}
-	r.pack(n, k, b)
-	r.matrix.NN(len(a)/k, a, c)
 }
 
 // newGaussian inverts a covariance. If the pseudo-inverse would drop no eigenvalue,
@@ -102,41 +60,6 @@ func newGaussian(ctx context.Context, mean []float64, sigma *mat.SymDense) (*Gau
 		}
 	}
 	return g, nil
-}
-
-// smallest is the share of the largest eigenvalue up to which others are noise.
-func smallest(d int) float64 { return float64(d) * 0x1p-52 }
-
-// eigen returns eigenvalues, ascending, and eigenvectors, in rows.
-func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors *mat.Dense, err error) {
-	type answer struct {
-		values  []float64
-		vectors *mat.Dense
-		err     error
-	}
-	a, err := await(ctx, func() answer {
-		values, vectors, err := linalg.Eigen(sigma)
-		return answer{values, vectors, err}
-	})
-	if err == nil {
-		err = a.err
-	}
-	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("the features' covariance: %w", err)
-	}
-	return a.values, a.vectors, err
-}
-
-// await returns the error of do, or that of the context as soon as it is cancelled:
-// a factorisation takes up to minutes and cannot be cancelled.
-func await[T any](ctx context.Context, do func() T) (answer T, err error) {
-	task := parallel.Start(do)
-	select {
-	case <-ctx.Done():
-		return answer, ctx.Err()
-	case <-task.Done():
-		return task.Wait(), nil
-	}
 }
 
 // rank is R.

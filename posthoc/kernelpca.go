@@ -3,7 +3,6 @@ package posthoc
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -75,9 +74,6 @@ func FitCoP(ctx context.Context, data *Data, share float64) (*CoP, error) {
 	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
-	data = data.source()
-	data.mu.Lock()
-	defer data.mu.Unlock()
 	sigma, m, err := data.total(ctx, true)
 	if err != nil {
 		return nil, err
@@ -89,25 +85,6 @@ func FitCoP(ctx context.Context, data *Data, share float64) (*CoP, error) {
 func newCoP(ctx context.Context, mean []float64, sigma *mat.SymDense, share float64) (*CoP, error) {
 	axes, _, err := principalAxes(ctx, sigma, share, len(mean)-1)
 	return &CoP{Mean: mean, Axes: axes}, err
-}
-
-// principalAxes returns the eigenvectors [R, D] of the largest eigenvalues, as few as
-// have a share of their sum, but at least one and no more than most, and these
-// eigenvalues.
-func principalAxes(ctx context.Context, sigma *mat.SymDense, share float64, most int) (axes, values []float64, err error) {
-	all, vectors, err := eigen(ctx, sigma)
-	if err != nil {
-		return nil, nil, err
-	}
-	whole := sum(all)
-	if !(whole > 0) {
-		return nil, nil, errors.New("the directions of the training features do not vary")
-	}
-	for k := len(all) - 1; k >= 0 && len(values) < max(most, 1) && sum(values) < share*whole; k-- {
-		values = append(values, all[k])
-		axes = append(axes, vectors.RawRowView(k)...)
-	}
-	return axes, values, nil
 }
 
 // score puts −‖(I − PᵀP)(x − μ)‖ into scores, and changes the rows x.

@@ -52,9 +52,6 @@ func FitNECO(ctx context.Context, data *Data, share float64) (*NECO, error) {
 	if err := data.need(featureRows); err != nil {
 		return nil, err
 	}
-	data = data.source()
-	data.mu.Lock()
-	defer data.mu.Unlock()
 	sigma, m, err := data.total(ctx, false)
 	if err != nil {
 		return nil, err

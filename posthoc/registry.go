@@ -291,3 +291,5 @@ func Detach(s Scorer) {
 		s.detach()
 	}
 }
+
+func residualMemory(d, c int) int64 { return plus(matrices(6, d, d), matrices(3, c, d)) }

@@ -29,6 +29,10 @@ var _ = declare[Relation]("Relation", method{
 
 func (s *Relation) fields(f *fields) { f.bank("bank", &s.Bank, true) }
 
+// RoundsInBlocks says that scores of many rows may differ in the last bits from those of each
+// row alone: products are subtracted in float32.
+func (s *Relation) RoundsInBlocks() {}
+
 func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
 
 // Relation is the strength of the relations to the training rows: the sum of all

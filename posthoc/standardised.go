@@ -103,13 +103,6 @@ func (data *Data) deviations(ctx context.Context) (mean, deviation []float64, er
 	return m.Mean, deviation, err
 }
 
-// varies reports whether the variance of a feature over n rows is more than
-// rounding, as scikit-learn's StandardScaler has it.
-func varies(variance, mean float64, n int) bool {
-	rounding := float64(n) * 0x1p-52
-	return variance > rounding*variance+rounding*mean*rounding*mean
-}
-
 // data returns the rows of other data, standardised; nil for nil.
 func (s *Standardised) data(other *Data) *Data {
 	if other == nil {

@@ -35,8 +35,6 @@ var _ = declare[ViM]("ViM", method{
 	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitViM(ctx, in.Train, in.LastLayer, 0) },
 })
 
-func residualMemory(d, c int) int64 { return plus(matrices(6, d, d), matrices(3, c, d)) }
-
 func (s *Residual) fields(f *fields) {
 	f.vector("origin", &s.Origin, -1)
 	f.matrix("basis", &s.Basis, -1, len(s.Origin))
@@ -106,7 +104,7 @@ func FitResidual(ctx context.Context, data *Data, head *Linear, dim int) (*Resid
 // unused returns all but the dim last eigenvectors, by ascending eigenvalues, of
 // (F−u)ᵀ(F−u): about u it is the covariance about the mean, and how far the mean is from u.
 func (data *Data) unused(ctx context.Context, u []float64, dim int) (basis []float64, err error) {
-	sigma, m, err := data.total(ctx, false)
+	sigma, m, err := data.totalLocked(ctx, false)
 	if err != nil {
 		return nil, err
 	}

@@ -344,3 +344,14 @@ func (w *windows) plainRow(dst, src []uint8) {
 func level(sum int32) uint8 {
 	return uint8(max(0, min(sum>>precision, 255)))
 }
+
+// reach returns the range of inputs that have a weight in the outputs lo to hi
+// (exclusive) of out that in inputs are resized to, and one more on either side
+// for what rounding does.
+func (f Filter) reach(in, out, lo, hi int) (from, to int) {
+	scale := float64(in) / float64(out)
+	support := kernels[f].support * max(scale, 1) // 0 for Nearest
+	from = int(math.Floor((float64(lo)+0.5)*scale-support)) - 1
+	to = int(math.Ceil((float64(hi)-0.5)*scale+support)) + 1
+	return max(from, 0), min(to, in)
+}

@@ -69,23 +69,6 @@ func (d *Detector) SetThreshold(score float64) {
 	d.Threshold, d.thresholds, d.Folds = score, nil, nil
 }
 
-// ThresholdOf returns the threshold of the images that are given a class.
-func (d *Detector) ThresholdOf(class int) float64 {
-	if d.thresholds == nil {
-		return d.Threshold
-	}
-	return d.thresholds[class]
-}
-
-// ScoresOf returns the calibration scores, ascending, that p-values of the images
-// that are given a class compare with.
-func (d *Detector) ScoresOf(class int) []float64 {
-	if d.perClass == nil {
-		return d.CalibrationScores
-	}
-	return d.perClass[class]
-}
-
 const (
 	byClassScores = "calibration.by_class.scores"
 	byClassCounts = "calibration.by_class.counts"

@@ -2,29 +2,11 @@ package detector
 
 import (
 	"math"
-	"slices"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
-
-// pValue is the conformal p-value of a score among n calibration scores,
-// ascending: (1 + #{scores ≤ score}) / (n + 1).
-func pValue(ascending []float64, score float64) float64 {
-	return float64(1+notAbove(ascending, score)) / float64(len(ascending)+1)
-}
-
-// notAbove returns #{scores ≤ score}.
-func notAbove(ascending []float64, score float64) int {
-	n, _ := slices.BinarySearchFunc(ascending, score, func(a, s float64) int {
-		if a <= s {
-			return -1
-		}
-		return 1
-	})
-	return n
-}
 
 // Rank returns which of n scores, counted from the lowest, is the threshold that
 // keeps the share tpr; 0 where n is too small to promise it.

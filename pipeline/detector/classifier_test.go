@@ -191,7 +191,7 @@ func calibrate(det *detector.Detector, x []float32) {
 func checkClassifier(t *testing.T, det *detector.Detector, rows [][]float64, p pictures, keep bool) {
 	t.Helper()
 	flagged := 0
-	logs := det.LogConfidences(p.features)
+	logs := det.Own(p.features).LogConfidences
 	for i, v := range det.Verdicts(p.features) {
 		row := rows[i]
 		known, own := row[:len(row)-1], logs[i*len(det.Classes):(i+1)*len(det.Classes)]

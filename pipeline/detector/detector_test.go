@@ -149,7 +149,7 @@ print(json.dumps({"classes": meta["classes"], "threshold": meta["threshold"],
 	if !slices.Equal(got.Classes, d.Classes) || got.Threshold != d.Threshold || !slices.Equal(got.Calibration, d.CalibrationScores) {
 		t.Errorf("Python reads %+v", got)
 	}
-	for i, want := range d.LogConfidences(x) {
+	for i, want := range d.Own(x).LogConfidences {
 		if math.Abs(got.Scores[i]-want) > 1e-12 {
 			t.Errorf("log φ %d is %g, Python has %g", i, want, got.Scores[i])
 		}
@@ -247,11 +247,11 @@ func TestHeadsAreAveraged(t *testing.T) {
 	t.Parallel()
 	d := detectorOf(3)
 	x := []float32{0.5, 0, -0.5, 1, 9, 9, 9, 9}
-	got := d.LogConfidences(x)
+	got := d.Own(x).LogConfidences
 	for i := range got {
 		var mean float64
 		for _, h := range d.Heads {
-			mean += math.Exp(h.LogConfidences(x)[i]) / 3
+			mean += math.Exp(h.Outputs(x).LogConfidences[i]) / 3
 		}
 		if mean > 0 && math.Abs(got[i]-math.Log(mean)) > 1e-12*math.Abs(got[i]) {
 			t.Errorf("log φ %d = %g, want %g", i, got[i], math.Log(mean))

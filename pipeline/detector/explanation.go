@@ -260,7 +260,7 @@ func (e *Explainer) likely(x []float32) (own, linear [][2]string) {
 	classes := len(d.Classes)
 	const confidences = 1 << 19 // that lie in memory at once
 	for block := range slices.Chunk(x, max(1, min(1024, confidences/classes))*d.Dim()) {
-		for row := range slices.Chunk(d.LogConfidences(block), classes) {
+		for row := range slices.Chunk(d.Own(block).LogConfidences, classes) {
 			own = append(own, e.topTwo(row))
 		}
 		if s := d.Scoring; s != nil && s.Classifier != nil && s.Classifier.Out == classes {

@@ -91,7 +91,7 @@ func (o outputs) check(t testing.TB, d *detector.Detector, x []float32, toleranc
 		}
 	}
 	classes := len(d.Classes)
-	logs, verdicts := d.LogConfidences(x), d.Verdicts(x)
+	logs, verdicts := d.Own(x).LogConfidences, d.Verdicts(x)
 	if len(o.LogConfidences) != len(logs) || len(o.Score) != len(verdicts) {
 		t.Fatalf("%d log confidences and %d scores, want %d and %d", len(o.LogConfidences), len(o.Score), len(logs), len(verdicts))
 	}

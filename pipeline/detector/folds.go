@@ -1,7 +1,6 @@
 package detector
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -32,35 +31,6 @@ import (
 func CrossBound(alpha float64, n, k int) float64 {
 	size, folds := float64(n)/float64(k), float64(k)
 	return 2*alpha + min(2*(1-1/folds)/(size+1), (1-1/size)/(folds+1))
-}
-
-// cross puts the p-values and decisions of the folds in the place of the verdicts'
-// own; of gives the verdicts of a fold on the same rows.
-func (d *Detector) cross(verdicts []Verdict, of func(fold int) ([]Verdict, error)) error {
-	if len(d.Folds) == 0 {
-		return nil
-	}
-	below := make([]int, len(verdicts))
-	for k, fold := range d.Folds {
-		own, err := of(k)
-		if err != nil {
-			return err
-		}
-		for i, v := range own {
-			below[i] += notAbove(fold.CalibrationScores, v.Score)
-		}
-	}
-	rank := Rank(len(d.CalibrationScores), d.TargetTPR)
-	for i := range verdicts {
-		verdicts[i].PValue = float64(1+below[i]) / float64(len(d.CalibrationScores)+1)
-		verdicts[i].OOD = 1+below[i] <= rank
-	}
-	return nil
-}
-
-// crossContext is cross for the rows x.
-func (d *Detector) crossContext(ctx context.Context, verdicts []Verdict, x []float32) error {
-	return d.cross(verdicts, func(k int) ([]Verdict, error) { return d.Folds[k].VerdictsContext(ctx, x) })
 }
 
 // foldKey is the key of a fold's metadata in a detector file, foldPrefix what the

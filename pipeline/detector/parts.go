@@ -68,7 +68,7 @@ func (d *Detector) ownParts(dst []float64, count int, x []float32) {
 	}
 	heads := float64(len(d.Heads))
 	for _, h := range d.Heads {
-		own, scale := h.All(x), h.Network.(*head.ResidualNetwork).Score
+		own, scale := h.Outputs(x), h.Network.(*head.ResidualNetwork).Score
 		for i := range own.Scores {
 			dst[i*count] += scale.Nearness.Of(own.Nearness[i]) / heads
 			dst[i*count+1] += scale.Decision.Of(own.Decision[i]) / heads

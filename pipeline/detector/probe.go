@@ -222,7 +222,7 @@ func spread(ascending []float64) float64 {
 // opts.Drifted if they differ by more than rounding, and returns an error that wraps
 // [features.ErrDrifted] if verdicts could change, unless opts.AllowDriftedFeatures.
 // [Detector.OpenBackbone] does it itself.
-func (d *Detector) CheckBackbone(ctx context.Context, backbone Backbone, opts extractor.ModelOptions) error {
+func (d *Detector) CheckBackbone(ctx context.Context, backbone extractor.Backbone, opts extractor.ModelOptions) error {
 	drift, err := d.driftOf(ctx, backbone)
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (d *Detector) CheckBackbone(ctx context.Context, backbone Backbone, opts ex
 }
 
 // driftOf is DriftOf what the backbone answers; it is not asked without a probe.
-func (d *Detector) driftOf(ctx context.Context, backbone Backbone) (Drift, error) {
+func (d *Detector) driftOf(ctx context.Context, backbone extractor.Backbone) (Drift, error) {
 	if d.Probe == nil {
 		return Drift{}, nil
 	}

@@ -287,11 +287,11 @@ func (s *Scoring) join(dst []float64, scores [][]float64, own head.Outputs) erro
 }
 
 // roundsInBlocks reports whether scores of many rows may differ in the last bits from
-// those of each row alone: relations subtract products in float32.
+// those of each row alone.
 func (s *Scoring) roundsInBlocks() bool {
 	return s != nil && slices.ContainsFunc(s.Parts, func(p Part) bool {
-		_, relation := p.Score.(*posthoc.Relation)
-		return relation
+		_, rounds := p.Score.(interface{ RoundsInBlocks() })
+		return rounds
 	})
 }
 
@@ -428,7 +428,7 @@ func (d *Detector) BatchFor(s *Scoring, x []float32) Batch {
 		if b.Layers == nil {
 			b.Layers = map[string][]float32{}
 		}
-		b.Layers[l.Name] = columnsOf(x, d.Dim(), from, from+l.D)
+		b.Layers[l.Name] = features.Columns(x, d.Dim(), from, from+l.D)
 		from += l.D
 	}
 	return b

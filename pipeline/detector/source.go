@@ -13,7 +13,6 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
-	"github.com/mlrbfn/mlrbfn/images"
 )
 
 // Source says how the features of a detector were made, so that those of new
@@ -73,16 +72,6 @@ func ModelSource(model *extractor.Model, folder string, reading preprocess.Readi
 // a detector's training features came from.
 var ErrOtherModel = errors.New("not the detector's backbone")
 
-// Backbone computes the features of images: an [extractor.Model] or
-// [extractor.Pixels].
-type Backbone interface {
-	Dim() int
-	LogitsDim() int
-	Probe(context.Context) (*features.Probe, error) // nil without a model
-	Extract(context.Context, images.Stream, extractor.ExtractOptions, func(extractor.Row) error) (extractor.Stats, error)
-	Close() error
-}
-
 // OpenBackbone opens the backbone that the detector's features came from, in the
 // folder dir or, where that is "", where the model with the detector's hash is
 // found; see [extractor.ModelReference]. Of a detector that is signed, only the
@@ -90,7 +79,7 @@ type Backbone interface {
 // the detector's probe is refused or reported, as [Detector.CheckBackbone] says. Another
 // graph in dir, as another export of the same model is, must prepare images in the same
 // way and give the features of the probe, and AllowDriftedFeatures does not count for it.
-func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ Backbone, err error) {
+func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ extractor.Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
 	}
@@ -189,7 +178,7 @@ func (s Source) prepares(spec *preprocess.Spec) (bool, error) {
 }
 
 // openPixels is OpenBackbone for a detector of pixels.
-func (d *Detector) openPixels(dir string) (Backbone, error) {
+func (d *Detector) openPixels(dir string) (extractor.Backbone, error) {
 	if dir != "" && dir != extractor.PixelsName {
 		return nil, fmt.Errorf("model %s is %w: it was trained on pixels and has none", dir, ErrOtherModel)
 	}

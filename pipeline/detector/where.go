@@ -65,7 +65,7 @@ type masked struct {
 // images through the backbone, many at a time, and gives each cell the mean of how much
 // higher the scores were that hid it. The same image always gives the same map. Of opts
 // only the limits, Workers and Batch count. It fails only when cancelled.
-func (e *Explainer) Where(ctx context.Context, backbone Backbone, items []images.Item, opts extractor.ExtractOptions) ([]Mapped, error) {
+func (e *Explainer) Where(ctx context.Context, backbone extractor.Backbone, items []images.Item, opts extractor.ExtractOptions) ([]Mapped, error) {
 	all := make([]Mapped, len(items))
 	var some []*masked
 	bytes := 0
@@ -115,7 +115,7 @@ func (e *Explainer) mask(ctx context.Context, item images.Item, maxPixels int64,
 }
 
 // score fills the maps of some images.
-func (e *Explainer) score(ctx context.Context, backbone Backbone, some []*masked, opts extractor.ExtractOptions, all []Mapped) {
+func (e *Explainer) score(ctx context.Context, backbone extractor.Backbone, some []*masked, opts extractor.ExtractOptions, all []Mapped) {
 	type place struct {
 		of    *masked
 		score int

@@ -263,7 +263,7 @@ func (e *evaluation) classifiers(ctx context.Context) ([]trained, error) {
 	case OwnHead:
 		heads, err := e.trainHeads(ctx)
 		for _, h := range heads {
-			c := training.NewClassifier(len(e.train.Classes), h.heads.LogConfidences)
+			c := training.NewClassifier(len(e.train.Classes), func(x []float32) []float64 { return h.heads.Own(x).LogConfidences })
 			own := h.heads.Heads[0] // of this seed alone
 			c.Represent, c.Width = own.Representations, own.Width()
 			e.softmax = append(e.softmax, trained{classifier: c})

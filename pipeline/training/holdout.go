@@ -65,13 +65,9 @@ func (t *Data) layersOf(of *features.Table, rows []int) (x []float32) {
 	return x
 }
 
-// of returns the candidate's columns of layers [n, all].
-func (c candidate) of(layers []float32, all int) []float32 {
-	x := make([]float32, 0, len(layers)/all*c.d)
-	for row := range slices.Chunk(layers, all) {
-		x = append(x, row[c.from:c.from+c.d]...)
-	}
-	return x
+// columns returns the candidate's columns of layers [n, L].
+func (t *Data) columns(c candidate, layers []float32) []float32 {
+	return features.Columns(layers, features.LayersDim(t.layers), c.from, c.from+c.d)
 }
 
 // own reports whether the heads give the score.
@@ -84,7 +80,7 @@ func (c candidate) own() bool {
 func (t *Data) fitCandidate(ctx context.Context, c candidate, in posthoc.Input, layers []float32) (s posthoc.Scorer, err error) {
 	switch {
 	case c.layer != "":
-		data := posthoc.NewData(c.of(layers, features.LayersDim(t.layers)), c.d, in.Train.Labels, in.Train.Classes)
+		data := posthoc.NewData(t.columns(c, layers), c.d, in.Train.Labels, in.Train.Classes)
 		if c.patches { // a few logarithms, whose length means nothing
 			return posthoc.FitMDS(ctx, data, false)
 		}
@@ -648,7 +644,7 @@ func (f *fold) others(classes int) (number []int64, left []int) {
 
 // scoreFold gives rows what the scorers and the closed form of a fold say of them, which it returns.
 func (t *Data) scoreFold(ctx context.Context, x, layers []float32, c *Classifier, closed *head.Head, scorers map[string]posthoc.Scorer, to *scored) (head.Outputs, error) {
-	batch, said := posthoc.Batch{Features: x, Logits: c.Network.OfFeatures(x)}, closed.All(x)
+	batch, said := posthoc.Batch{Features: x, Logits: c.Network.OfFeatures(x)}, closed.Outputs(x)
 	to.nearness, to.parts = said.Nearness, map[string][]float64{}
 	for _, c := range t.candidates() {
 		if !c.own() && scorers[c.name] == nil {
@@ -656,7 +652,7 @@ func (t *Data) scoreFold(ctx context.Context, x, layers []float32, c *Classifier
 		}
 		reads := detector.Batch{Batch: batch}
 		if c.layer != "" {
-			reads.Features, reads.Logits = c.of(layers, features.LayersDim(t.layers)), nil
+			reads.Features, reads.Logits = t.columns(c, layers), nil
 		}
 		p := detector.Part{Name: c.name, Score: scorers[c.name]}
 		var err error

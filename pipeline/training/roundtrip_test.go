@@ -39,7 +39,7 @@ func TestAblatedDetectorRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		x := []float32{0, 0.5, 3, 1, 2, 2}
-		if a, b := want.LogConfidences(x), got.LogConfidences(x); !slices.Equal(a, b) {
+		if a, b := want.Own(x).LogConfidences, got.Own(x).LogConfidences; !slices.Equal(a, b) {
 			t.Errorf("without %s: wrote %v, read %v", name, a, b)
 		}
 		if got.Training.SumLoss != network.SumLoss {
@@ -50,7 +50,7 @@ func TestAblatedDetectorRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.Equal(whole.LogConfidences(x), got.LogConfidences(x)) {
+		if slices.Equal(whole.Own(x).LogConfidences, got.Own(x).LogConfidences) {
 			t.Errorf("without %s: the same confidences as with it", name)
 		}
 	}

@@ -119,7 +119,7 @@ func (n *network) normalise(p point) []float32 {
 // judge returns the class with the highest confidence at p, and that confidence.
 func (n *network) judge(p point) (class int, confidence float64) {
 	var log [classes]float64
-	n.Predict(log[:], nil, n.normalise(p))
+	n.Predict(head.Outputs{LogConfidences: log[:]}, n.normalise(p))
 	for c := range classes {
 		if log[c] > log[class] {
 			class = c

@@ -112,7 +112,7 @@ func heard(ctx context.Context, d *detector.Detector, x []float32, labels []int6
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		all := d.LogConfidences(block)
+		all := d.Own(block).LogConfidences
 		for k := 0; k < len(all); k += len(d.Classes) {
 			row := all[k : k+len(d.Classes)]
 			best := slices.Max(row)

@@ -66,7 +66,7 @@ type place struct {
 
 // backbone is open once for all detectors of the same features.
 type backbone struct {
-	detector.Backbone
+	extractor.Backbone
 	source detector.Source
 	users  int // guarded by Set.mu
 }
