@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 	"github.com/mlrbfn/mlrbfn/pipeline/internal/discovery"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
@@ -70,11 +71,11 @@ type Discovery struct {
 	ListedKnown int `json:"listed_known"`
 	// Weight is how much of what the folder taught Together has, in deviations of the score,
 	// and ListWeight how much of what QValue goes by; 0 where the folder says nothing.
-	Weight     float64           `json:"weight"`
-	ListWeight float64           `json:"list_weight"`
-	Bounds     []DiscoveryBound  `json:"bounds"`
-	Groups     []DiscoveredGroup `json:"groups"` // the largest first
-	Notes      []string          `json:"notes"`
+	Weight     float64                     `json:"weight"`
+	ListWeight float64                     `json:"list_weight"`
+	Bounds     []evaluation.DiscoveryBound `json:"bounds"`
+	Groups     []DiscoveredGroup           `json:"groups"` // the largest first
+	Notes      []string                    `json:"notes"`
 }
 
 // Found is the judgement of an image, and what the others say of it.
@@ -89,14 +90,6 @@ type Found struct {
 	QValue float64
 	New    bool
 	Group  int // index into Discovery.Groups; −1 for none
-}
-
-// DiscoveryBound says of the images with the lowest Together how many are known ones at
-// most. All bounds hold together with a confidence of 95%.
-type DiscoveryBound struct {
-	Together float64 `json:"together"` // those with at most this
-	Found    int     `json:"found"`    // how many these are, without copies
-	Known    int     `json:"known"`    // at most
 }
 
 // DiscoveredGroup is one kind of new images.
@@ -145,7 +138,7 @@ func Discover(ctx context.Context, opts DiscoverOptions) (_ *Discovery, err erro
 	defer func() { err = errors.Join(err, known.data.Close(), known.close()) }()
 	folder := &folderRows{space: space, d: d.Dim(), at: map[uint64][]int{}, seed: maphash.MakeSeed()}
 	defer func() { err = errors.Join(err, folder.close()) }()
-	out := &Discovery{FDR: cmp.Or(opts.FDR, DefaultFDR), Calibration: len(known.calibration.Scores), Notes: append([]string{}, known.notes...), Groups: []DiscoveredGroup{}, Bounds: []DiscoveryBound{}}
+	out := &Discovery{FDR: cmp.Or(opts.FDR, DefaultFDR), Calibration: len(known.calibration.Scores), Notes: append([]string{}, known.notes...), Groups: []DiscoveredGroup{}, Bounds: []evaluation.DiscoveryBound{}}
 	err = opts.judge(ctx, known, folder, out)
 	if err == nil {
 		err = opts.oneOfEach(folder, out)
@@ -317,7 +310,7 @@ func (out *Discovery) bound(certificate discovery.Certificate, ranks []int, scor
 			n++
 		}
 		if k := len(out.Bounds); k == 0 || out.Bounds[k-1].Found < n {
-			out.Bounds = append(out.Bounds, DiscoveryBound{score, n, known[n-1]})
+			out.Bounds = append(out.Bounds, evaluation.DiscoveryBound{Together: score, Found: n, Known: known[n-1]})
 		}
 	}
 }

@@ -186,14 +186,14 @@ func TestOpenOOD(t *testing.T) {
 // TestEveryScoreHasAGolden: the values of each score come from other code than ours.
 func TestEveryScoreHasAGolden(t *testing.T) {
 	t.Parallel()
-	older := map[string]string{ // than the rule that a golden has the name of its score
+	settings := map[string]string{ // goldens that are named by OpenOOD's method and its settings
 		"ash-b": "ash_b_p90", "ash-p": "ash_p_p90", "ash-s": "ash_s_p90", "scale": "scale_p85", "corp": "corp_M256", "dice": "dice_p90", "energy": "ebo",
 		"fdbd": "fdbd_distance", "gen": "gen_g0.1_M100", "klm": "klm_fit_val", "knn": "knn_K50", "mds++": "mds_pp", "rmds++": "rmds_pp", "nci": "nci_a0.0001",
 		"nnguide": "nnguide_a0.01_K100", "react": "react_p90_fit_val", "relation": "relation_pow1", "residual": "residual_dim32", "she-cos": "she_cosine",
 		"she-e": "she_euclidean", "she-ip": "she_inner_product", "temperature": "temperature_scaling_fit_val", "vim": "vim_dim32", "vra": "vra_p60_p95_fit_train",
 	}
 	for _, name := range posthoc.Names() {
-		golden := cmp.Or(older[name], name)
+		golden := cmp.Or(settings[name], name)
 		if _, err := os.Stat(filepath.Join(testenv.OpenOODScores(t), golden+".json")); err != nil {
 			t.Errorf("%s has no golden: %v (CONTRIBUTING.md)", name, err)
 		}

@@ -23,21 +23,13 @@ type Discovery struct {
 	Last    float64 // the highest score of those that are called new
 	AtLeast int     // images that are new, with a confidence of 95%
 	FDR     float64
-	Bounds  []DiscoveryBound // by Found, ascending
-	Kinds   []NewKind        // the largest first
+	Bounds  []evaluation.DiscoveryBound // by Found, ascending
+	Kinds   []NewKind                   // the largest first
 	Failed  []features.Failure
 	Notes   []string // what is missing on the page, and why
 
 	Commands []string
 	Facts    []evaluation.Fact
-}
-
-// DiscoveryBound says that of the Found images with the lowest scores, those of at most
-// Together, no more than Known are known ones. All bounds hold together with a confidence of
-// 95%.
-type DiscoveryBound struct {
-	Together     float64
-	Found, Known int
 }
 
 // NewKind is a group of images that look alike.

@@ -23,7 +23,7 @@ func judgedTogether() Discovery {
 	const evil = "<script>alert(1)</script>\xff"
 	d := Discovery{
 		Images: 1200, New: 40, Known: 6, Last: -3, AtLeast: 35, FDR: .1, Notes: []string{evil},
-		Bounds: []DiscoveryBound{{-9, 1, 0}, {-5, 20, 2}, {-3, 40, 6}, {-1.5, 90, 55}, {0, 500, 465}},
+		Bounds: []evaluation.DiscoveryBound{{Together: -9, Found: 1, Known: 0}, {Together: -5, Found: 20, Known: 2}, {Together: -3, Found: 40, Known: 6}, {Together: -1.5, Found: 90, Known: 55}, {Together: 0, Found: 500, Known: 465}},
 		Failed: []features.Failure{{Path: evil, Error: "it is cut short"}}, Commands: []string{"mlrbfn discover"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}},
 	}
 	near := detector.Neighbour{Image: images.Picture{Path: "train/1.jpg", Label: "rose", Decode: drawing(100)}, Class: "rose", Distance: 1.5}
@@ -77,8 +77,8 @@ func TestDiscovery(t *testing.T) {
 	}
 	for want, d := range map[string]Discovery{
 		"No image was judged":                   {},
-		"None of 9 images is called new.":       {Images: 9, Bounds: []DiscoveryBound{{1, 2, 2}}},
-		"at least 5 are new, with a confidence": {Images: 900, AtLeast: 5, Bounds: []DiscoveryBound{{1, 10, 10}, {2, 50, 45}, {3, 90, 85}}},
+		"None of 9 images is called new.":       {Images: 9, Bounds: []evaluation.DiscoveryBound{{Together: 1, Found: 2, Known: 2}}},
+		"at least 5 are new, with a confidence": {Images: 900, AtLeast: 5, Bounds: []evaluation.DiscoveryBound{{Together: 1, Found: 10, Known: 10}, {Together: 2, Found: 50, Known: 45}, {Together: 3, Found: 90, Known: 85}}},
 	} {
 		if _, page := writeDiscovery(t, d); !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)

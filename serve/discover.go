@@ -28,15 +28,7 @@ type newKinds struct {
 	To       time.Time `json:"to"`   // and of the last
 	More     bool      `json:"more"` // the window has more images than these, which are the newest
 	*pipeline.Discovery
-	Bounds []foundBound `json:"bounds"`
-	Groups []newKind    `json:"groups"`
-}
-
-// foundBound is a [pipeline.DiscoveryBound] in JSON.
-type foundBound struct {
-	Together number `json:"together"`
-	Found    int    `json:"found"`
-	Known    int    `json:"known"`
+	Groups []newKind `json:"groups"`
 }
 
 // newKind is a group of new images.
@@ -74,7 +66,7 @@ func (m *reviewRequests) discover(ctx context.Context, r *http.Request) (any, er
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	k := &newKinds{Detector: d.Name, Groups: []newKind{}, Bounds: []foundBound{}}
+	k := &newKinds{Detector: d.Name, Groups: []newKind{}}
 	list, rows, err := m.window(ctx, d.Loaded, q, k)
 	if err != nil {
 		return nil, asked(err)
@@ -94,9 +86,6 @@ func (m *reviewRequests) discover(ctx context.Context, r *http.Request) (any, er
 		return nil, refuse(http.StatusUnprocessableEntity, "the features that the detector was trained and calibrated on are not found, or have changed")
 	case err != nil:
 		return nil, err
-	}
-	for _, b := range k.Discovery.Bounds {
-		k.Bounds = append(k.Bounds, foundBound{number(b.Together), b.Found, b.Known})
 	}
 	if k.More {
 		k.Notes = append(k.Notes, fmt.Sprintf("the window has more images than the newest %d, which were judged: the features of the others are not kept, or they are too many", len(list)))

@@ -68,3 +68,11 @@ type Interval struct {
 
 // Fact is a line of what is needed to repeat the evaluation.
 type Fact struct{ Name, Value string }
+
+// DiscoveryBound says of the images that were judged together with the lowest scores how many
+// are known ones at most. All bounds hold together with a confidence of 95%.
+type DiscoveryBound struct {
+	Together float64 `json:"together"` // those with at most this score
+	Found    int     `json:"found"`    // how many these are, without copies
+	Known    int     `json:"known"`    // at most
+}
