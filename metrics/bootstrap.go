@@ -12,15 +12,10 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
-// DefaultResamples is the default of BootstrapOptions.
+// DefaultResamples is how many resamples a [Bootstrap] takes unless it is told otherwise.
 const DefaultResamples = 1000
 
-// BootstrapOptions says how to resample. A field that is zero takes its default.
-type BootstrapOptions struct {
-	Resamples int     // 0 means DefaultResamples
-	Level     float64 // of confidence; 0 means 0.95
-	Seed      uint64  // of random numbers; the same seed gives the same intervals
-}
+const level = 0.95 // of confidence
 
 // Scores holds the scores that a method with one seed gives to the test images: ID
 // are those of the in-distribution images, OOD those of each set of OOD images.
@@ -42,11 +37,11 @@ type Estimate struct {
 	Mean Intervals
 }
 
-// Bootstrap estimates percentile bootstrap intervals (Efron 1979) of the metrics of
+// Bootstrap estimates percentile bootstrap intervals of 95% (Efron 1979) of the metrics of
 // methods. The metrics are averaged over a method's runs: the same images scored
 // with several training seeds. Every resample draws, with replacement, as many ID
 // images and as many images of each OOD set as there are. All runs and methods get
-// the same drawn images. The ends are the quantiles (1 ± level)/2 of the resamples'
+// the same drawn images. The ends are the quantiles (1 ± .95)/2 of the resamples'
 // metrics, interpolated linearly.
 //
 // The intervals show how much the metrics depend on the choice of test images. They
@@ -56,17 +51,18 @@ type Estimate struct {
 // skips points of curves with more than 1,024. It takes 4 bytes for each score, and
 // 32 for each image and core.
 type Bootstrap struct {
-	o       BootstrapOptions
-	id      int   // images
-	ood     []int // of each set
-	methods [][]ranking
-	results [][][]Result // of each method, by resample, of each set, and their means; see Intervals
+	resamples int
+	seed      uint64
+	id        int   // images
+	ood       []int // of each set
+	methods   [][]ranking
+	results   [][][]Result // of each method, by resample, of each set, and their means; see Intervals
 }
 
-// NewBootstrap returns a Bootstrap without methods.
-func NewBootstrap(o BootstrapOptions) *Bootstrap {
-	o.Resamples, o.Level = cmp.Or(o.Resamples, DefaultResamples), cmp.Or(o.Level, 0.95)
-	return &Bootstrap{o: o}
+// NewBootstrap returns a Bootstrap without methods, of so many resamples; 0 means
+// [DefaultResamples]. The same seed gives the same intervals.
+func NewBootstrap(resamples int, seed uint64) *Bootstrap {
+	return &Bootstrap{resamples: cmp.Or(resamples, DefaultResamples), seed: seed}
 }
 
 // Add adds a method with its runs, at least one. It panics if the number of sets or
@@ -100,12 +96,12 @@ func (b *Bootstrap) Add(runs ...Scores) {
 func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 	results := make([][][]Result, len(b.methods))
 	for m := range results {
-		results[m] = make([][]Result, b.o.Resamples)
+		results[m] = make([][]Result, b.resamples)
 	}
-	err := parallel.Ranges(ctx, b.o.Resamples, lanes, func() func(from, to int) error {
+	err := parallel.Ranges(ctx, b.resamples, lanes, func() func(from, to int) error {
 		drawn := b.room()
 		return func(from, to int) error {
-			drawn.draw(b.o.Seed, from, to-from)
+			drawn.draw(b.seed, from, to-from)
 			for m, runs := range b.methods {
 				of := resample(drawn, runs)
 				copy(results[m][from:to], of[:])
@@ -133,9 +129,9 @@ func (b *Bootstrap) Intervals(ctx context.Context) ([]Estimate, error) {
 // panics before Intervals has returned.
 func (b *Bootstrap) Difference(i, j int) Estimate {
 	n := len(b.ood)
-	chosen := make([]int, n*b.o.Resamples)
+	chosen := make([]int, n*b.resamples)
 	if n > 1 {
-		random := rand.New(rand.NewPCG(b.o.Seed, math.MaxUint64)) // no stream of draw
+		random := rand.New(rand.NewPCG(b.seed, math.MaxUint64)) // no stream of draw
 		for k := range chosen {
 			chosen[k] = random.IntN(n)
 		}
@@ -158,7 +154,7 @@ func (b *Bootstrap) Difference(i, j int) Estimate {
 
 // estimate returns the intervals of values of all resamples; those after the last set are the means.
 func (b *Bootstrap) estimate(value func(resample, set, metric int) float64) Estimate {
-	sets, column := len(b.ood), make([]float64, b.o.Resamples)
+	sets, column := len(b.ood), make([]float64, b.resamples)
 	each := make([]Intervals, sets+1)
 	for s := range each {
 		for i, to := range each[s].values() {
@@ -166,7 +162,7 @@ func (b *Bootstrap) estimate(value func(resample, set, metric int) float64) Esti
 				column[k] = value(k, s, i)
 			}
 			slices.Sort(column)
-			*to = Interval{quantile(column, (1-b.o.Level)/2), quantile(column, (1+b.o.Level)/2)}
+			*to = Interval{quantile(column, (1-level)/2), quantile(column, (1+level)/2)}
 		}
 	}
 	return Estimate{each[:sets:sets], each[sets]}

@@ -89,7 +89,7 @@ func TestBootstrapCovers(t *testing.T) {
 	for trial := range trials {
 		id := normal(random, apart, 120)
 		ood := [][]float64{normal(random, 0, 80), normal(random, 0, 100)}
-		each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 200, Level: 0.9, Seed: uint64(trial)}, metrics.Scores{ID: id, OOD: ood})
+		each, mean := bootstrap(200, uint64(trial), metrics.Scores{ID: id, OOD: ood})
 		if i := each[0].AUROC; i.Low <= truth && truth <= i.High {
 			one++
 		}
@@ -97,17 +97,17 @@ func TestBootstrapCovers(t *testing.T) {
 			two++
 		}
 	}
-	t.Logf("coverage of 90%% intervals: %.3f for a set, %.3f for the mean of two", float64(one)/trials, float64(two)/trials)
+	t.Logf("coverage of 95%% intervals: %.3f for a set, %.3f for the mean of two", float64(one)/trials, float64(two)/trials)
 	for _, covered := range []int{one, two} {
 		if covered < 330 || covered > 382 {
-			t.Errorf("%d of %d intervals of 90%% hold the true AUROC %.4f", covered, trials, truth)
+			t.Errorf("%d of %d intervals of 95%% hold the true AUROC %.4f", covered, trials, truth)
 		}
 	}
 }
 
 // bootstrap returns the intervals of one method.
-func bootstrap(o metrics.BootstrapOptions, runs ...metrics.Scores) (each []metrics.Intervals, mean metrics.Intervals) {
-	b := metrics.NewBootstrap(o)
+func bootstrap(resamples int, seed uint64, runs ...metrics.Scores) (each []metrics.Intervals, mean metrics.Intervals) {
+	b := metrics.NewBootstrap(resamples, seed)
 	b.Add(runs...)
 	all, err := b.Intervals(context.Background())
 	if err != nil {
@@ -131,9 +131,9 @@ func TestBootstrapOfRuns(t *testing.T) {
 			scores[i] = math.Exp(scores[i])
 		}
 	}
-	_, one := bootstrap(metrics.BootstrapOptions{}, a)
-	_, same := bootstrap(metrics.BootstrapOptions{}, a, twice)
-	_, other := bootstrap(metrics.BootstrapOptions{}, a, b)
+	_, one := bootstrap(0, 0, a)
+	_, same := bootstrap(0, 0, a, twice)
+	_, other := bootstrap(0, 0, a, b)
 	if one != same {
 		t.Errorf("a run %v, with another of the same order %v", one, same)
 	}
@@ -146,7 +146,7 @@ func TestBootstrapOfRuns(t *testing.T) {
 			t.Error("runs of different images were averaged")
 		}
 	}()
-	bootstrap(metrics.BootstrapOptions{}, a, of(a.ID[:3], a.OOD...))
+	bootstrap(0, 0, a, of(a.ID[:3], a.OOD...))
 }
 
 // TestBootstrapIsAResampling compares the fast way, counts on one sorted curve,
@@ -162,7 +162,7 @@ func TestBootstrapIsAResampling(t *testing.T) {
 		ood[i] = math.Round(4*ood[i]) / 4
 	}
 	id[0], ood[0] = math.Inf(-1), math.Inf(-1)
-	each, _ := bootstrap(metrics.BootstrapOptions{Resamples: 4000}, of(id, ood))
+	each, _ := bootstrap(4000, 0, of(id, ood))
 	draw := func(from []float64) []float64 {
 		to := make([]float64, len(from))
 		for i := range to {
@@ -194,7 +194,7 @@ func TestBootstrapRepeats(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	id, ood := normal(random, 1, 50), normal(random, 0, 50)
 	run := func(seed uint64) metrics.Intervals {
-		_, mean := bootstrap(metrics.BootstrapOptions{Resamples: 50, Seed: seed}, of(id, ood))
+		_, mean := bootstrap(50, seed, of(id, ood))
 		return mean
 	}
 	if run(1) != run(1) {
@@ -208,14 +208,14 @@ func TestBootstrapRepeats(t *testing.T) {
 func TestBootstrapWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	nan := []float64{math.NaN()}
-	each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of([]float64{1, 2}, nan, []float64{1}))
+	each, mean := bootstrap(3, 0, of([]float64{1, 2}, nan, []float64{1}))
 	if !math.IsNaN(each[0].AUROC.Low) || !math.IsNaN(mean.FPR95.High) || math.IsNaN(each[1].AUROC.Low) {
 		t.Errorf("%v, %v", each, mean)
 	}
-	if each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil)); len(each) != 0 || !math.IsNaN(mean.AUROC.Low) {
+	if each, mean := bootstrap(3, 0, of(nil)); len(each) != 0 || !math.IsNaN(mean.AUROC.Low) {
 		t.Errorf("of nothing: %v, %v", each, mean)
 	}
-	if each, _ := bootstrap(metrics.BootstrapOptions{Resamples: 3}, of(nil, nil)); !math.IsNaN(each[0].AUPROut.High) {
+	if each, _ := bootstrap(3, 0, of(nil, nil)); !math.IsNaN(each[0].AUPROut.High) {
 		t.Errorf("of empty sets: %v", each)
 	}
 }
@@ -224,7 +224,7 @@ func TestBootstrapWithoutAnAnswer(t *testing.T) {
 func TestBootstrapOfMethods(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(6, 6))
-	b := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 70})
+	b := metrics.NewBootstrap(70, 0)
 	var methods []metrics.Scores
 	for range 3 {
 		methods = append(methods, of(normal(random, 1, 60), normal(random, 0, 50), normal(random, 0, 40)))
@@ -235,7 +235,7 @@ func TestBootstrapOfMethods(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, m := range methods {
-		each, mean := bootstrap(metrics.BootstrapOptions{Resamples: 70}, m)
+		each, mean := bootstrap(70, 0, m)
 		if all[i].Mean != mean || !slices.Equal(all[i].Each, each) {
 			t.Errorf("method %d: %v, alone %v", i, all[i].Mean, mean)
 		}
@@ -251,7 +251,7 @@ func TestBootstrapOfMethods(t *testing.T) {
 // OpenOOD's CIFAR-10 benchmark, far ones.
 func BenchmarkBootstrap(b *testing.B) {
 	random := rand.New(rand.NewPCG(7, 8))
-	boot := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 64})
+	boot := metrics.NewBootstrap(64, 0)
 	for range 10 {
 		var runs []metrics.Scores
 		for range 3 {
@@ -282,7 +282,7 @@ func TestDifference(t *testing.T) {
 	a.ID, b.ID = scores(300, 1.5)
 	ood, noisy := scores(300, 0)
 	a.OOD, b.OOD = [][]float64{ood}, [][]float64{noisy}
-	boot := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 200})
+	boot := metrics.NewBootstrap(200, 0)
 	boot.Add(a)
 	boot.Add(b)
 	each, err := boot.Intervals(t.Context())
@@ -320,7 +320,7 @@ func TestDifferenceOfSets(t *testing.T) {
 		}
 		return s
 	}
-	boot := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: 400})
+	boot := metrics.NewBootstrap(400, 0)
 	boot.Add(scores(0, 0.2, 0.2))
 	boot.Add(scores(1.5, 0.1, 0.1))
 	boot.Add(scores(1.5, 1.6, 1.4))

@@ -32,7 +32,7 @@ func TestFolders(t *testing.T) {
 	run := func(images, broken int) (all []store.Record) {
 		t.Helper()
 		var err error
-		if db, err = store.Open(t.Context(), place, store.Options{}); err != nil {
+		if db, err = store.Open(t.Context(), place); err != nil {
 			t.Fatal(err)
 		}
 		defer db.Close()
@@ -89,7 +89,7 @@ func TestFolders(t *testing.T) {
 	// The answer to who asks for broken files names no folder of this machine.
 	w := start(t, func(o *Options) {
 		var err error
-		if db, err = store.Open(t.Context(), place, store.Options{}); err != nil {
+		if db, err = store.Open(t.Context(), place); err != nil {
 			t.Fatal(err)
 		}
 		o.Store, o.Folders = db, []WatchedFolder{{"camera", in}}

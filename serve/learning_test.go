@@ -70,7 +70,7 @@ func teach(t *testing.T, change func(*Options)) *teaching {
 func teachIn(t *testing.T, place string, change func(*Options)) *teaching {
 	t.Helper()
 	dir := t.TempDir()
-	db, err := store.Open(t.Context(), place, store.Options{})
+	db, err := store.Open(t.Context(), place)
 	if err != nil {
 		t.Fatal(err)
 	}

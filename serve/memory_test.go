@@ -22,7 +22,7 @@ import (
 func remembering(t *testing.T, change ...func(*Options)) (*world, store.Store) {
 	t.Helper()
 	dir := t.TempDir()
-	db, err := store.Open(t.Context(), filepath.Join(dir, "store.db"), store.Options{})
+	db, err := store.Open(t.Context(), filepath.Join(dir, "store.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestEvents(t *testing.T) {
 
 // TestDrift: the test for drift of a source goes on after a restart.
 func TestDrift(t *testing.T) {
-	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), store.Options{})
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -198,10 +198,7 @@ func New(ctx context.Context, opts Options) (_ *Server, err error) {
 		return nil, err
 	}
 	if opts.Store != nil {
-		if s.memory.queue, err = store.NewQueue(opts.Store, store.QueueOptions{Log: s.log}); err != nil {
-			s.detectors.Close()
-			return nil, err
-		}
+		s.memory.queue = store.NewQueue(opts.Store, s.log)
 	}
 	s.folders = &folders{detectors: s.detectors, judge: s.judge, store: opts.Store, explain: s.explain, log: s.log}
 	if err := errors.Join(s.folders.open(&opts), s.openWebhook(ctx)); err != nil {

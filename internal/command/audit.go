@@ -40,7 +40,7 @@ func addAudit(c *command) {
 		if err != nil {
 			return fmt.Errorf("--heads %s: %w", *file, err)
 		}
-		st, err := store.Open(ctx, c.Arg(0), store.Options{ReadOnly: true})
+		st, err := store.OpenReadOnly(ctx, c.Arg(0))
 		if err != nil {
 			return err
 		}

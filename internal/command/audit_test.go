@@ -19,7 +19,7 @@ func TestAudit(t *testing.T) {
 	place, heads := filepath.Join(dir, "store.db"), filepath.Join(dir, "heads")
 	add := func(names ...string) {
 		t.Helper()
-		s, err := store.Open(t.Context(), place, store.Options{})
+		s, err := store.Open(t.Context(), place)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -185,7 +185,7 @@ func (v *serving) check(s Streams) error {
 
 // openStore opens the memory of verdicts and the images that are kept beside it.
 func (v *serving) openStore(ctx context.Context) (err error) {
-	if v.opts.Store, err = store.Open(ctx, v.place, store.Options{}); err != nil {
+	if v.opts.Store, err = store.Open(ctx, v.place); err != nil {
 		return err
 	}
 	file := strings.TrimPrefix(v.place, "sqlite:")

@@ -179,7 +179,7 @@ func (u *underLoad) check() []store.Record {
 	t := u.t
 	t.Helper()
 	call(t, 0, "audit", u.place)
-	s, err := store.Open(t.Context(), u.place, store.Options{ReadOnly: true})
+	s, err := store.OpenReadOnly(t.Context(), u.place)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestServeKilled(t *testing.T) {
 
 // records lists all verdicts of the store.
 func (u *underLoad) records() []store.Record {
-	s, err := store.Open(u.t.Context(), u.place, store.Options{ReadOnly: true})
+	s, err := store.OpenReadOnly(u.t.Context(), u.place)
 	if err != nil {
 		u.t.Fatal(err)
 	}

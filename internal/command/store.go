@@ -51,7 +51,7 @@ func openExisting(ctx context.Context, place string) (store.Store, error) {
 			return nil, err
 		}
 	}
-	return store.Open(ctx, place, store.Options{})
+	return store.Open(ctx, place)
 }
 
 func backup(ctx context.Context, place, file string) error {
@@ -66,7 +66,7 @@ func restore(ctx context.Context, file, place string) error {
 	if store.IsPostgres(place) {
 		return Usagef("PostgreSQL has its own tools for this: pg_restore")
 	}
-	st, err := store.Open(ctx, file, store.Options{ReadOnly: true})
+	st, err := store.OpenReadOnly(ctx, file)
 	if err != nil {
 		return err
 	}

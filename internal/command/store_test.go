@@ -22,7 +22,7 @@ import (
 // that holds.
 func TestStore(t *testing.T) {
 	t.Chdir(t.TempDir())
-	db, err := store.Open(t.Context(), "a.db", store.Options{})
+	db, err := store.Open(t.Context(), "a.db")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestResend(t *testing.T) {
 		w.WriteHeader(status)
 	}))
 	defer receiver.Close()
-	db, err := store.Open(t.Context(), "a.db", store.Options{})
+	db, err := store.Open(t.Context(), "a.db")
 	if err != nil {
 		t.Fatal(err)
 	}

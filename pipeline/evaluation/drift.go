@@ -1,23 +1,11 @@
 package evaluation
 
 import (
-	"cmp"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
-
-	"github.com/mlrbfn/mlrbfn/internal/options"
 )
-
-// DriftOptions says what a martingale promises.
-type DriftOptions struct {
-	// Alpha is the chance of ever raising a false alarm; 0 means 0.01.
-	Alpha float64
-	// Grid are scores that only settle the width of cells, such as those of all
-	// classes where the stream is of one; they must be other ones than those that
-	// are ranked. Nil has some of the calibration scores set apart.
-	Grid []float64
-}
 
 // DriftAlarm is the state of a martingale after a score.
 type DriftAlarm struct {
@@ -54,7 +42,7 @@ func odds(p float64) [bets]float64 {
 // # The promise
 //
 // If calibration scores and stream are exchangeable (as independent images of one
-// source are), a Martingale with DriftOptions.Alpha = α ever raises its alarm with a
+// source are), a Martingale of α ever raises its alarm with a
 // chance of at most α, however long the stream runs. Several martingales, one per
 // source and class, each have that chance; divide α by their number if all together
 // shall keep it.
@@ -100,7 +88,7 @@ func odds(p float64) [bets]float64 {
 // floor(128·asinh((s − m)/w)), within ±4096: 1/128 of the width w near the middle m,
 // and 0.8% of the distance further out. Scores of one cell are ties. m and w are
 // median and interquartile range of at most 16 calibration scores that are picked at
-// random and then used for nothing else (or of DriftOptions.Grid), so that the function
+// random and then used for nothing else (or of a grid), so that the function
 // does not depend on the scores that are ranked; this is what keeps the promise exact.
 // A count per cell suffices: an update takes a bounded number of additions, a state a
 // few kB, for ever.
@@ -128,13 +116,17 @@ type capital struct {
 // is another from the start. Calibration images whose scores the stream is compared
 // with must be chosen as the stream's are: where a martingale sees the images that
 // are given one class, by the class that is given and not by the label. The seed
-// settles how ties are broken. Bad options panic; [Options.Check] tells.
-func NewMartingale(o DriftOptions, calibration []float64, seed uint64) *Martingale {
-	if err := o.Check(); err != nil {
-		panic(err)
+// settles how ties are broken.
+//
+// alpha, in (0, 1), is the chance of ever raising a false alarm. The scores of grid only
+// settle the width of cells, such as those of all classes where the stream is of one; they must
+// be other ones than those that are ranked. Nil has some of the calibration scores set apart.
+func NewMartingale(alpha float64, grid, calibration []float64, seed uint64) *Martingale {
+	if !(alpha > 0 && alpha < 1) {
+		panic(fmt.Sprintf("evaluation: a chance of false alarms of %g", alpha))
 	}
-	m := &Martingale{capital: capital{alpha: cmp.Or(o.Alpha, 0.01)}, rng: rand.NewPCG(seed, 0x64726966740a)}
-	grid, ranked := o.Grid, calibration
+	m := &Martingale{capital: capital{alpha: alpha}, rng: rand.NewPCG(seed, 0x64726966740a)}
+	ranked := calibration
 	if len(grid) == 0 {
 		const apart = 16
 		ranked = slices.Clone(calibration)
@@ -148,14 +140,6 @@ func NewMartingale(o DriftOptions, calibration []float64, seed uint64) *Martinga
 	}
 	m.Reset()
 	return m
-}
-
-// Check returns an error where New would panic.
-func (o DriftOptions) Check() error {
-	if o.Alpha != 0 && !(o.Alpha > 0 && o.Alpha < 1) {
-		return options.Errorf("Alpha", "%g does not lie between 0 and 1", o.Alpha)
-	}
-	return nil
 }
 
 // Reset begins a new test with the capital 1, for when an alarm has been dealt with.

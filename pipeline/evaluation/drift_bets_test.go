@@ -11,7 +11,7 @@ import (
 func TestFair(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 1))
-	m := NewMartingale(DriftOptions{}, nil, 1)
+	m := NewMartingale(0.01, nil, nil, 1)
 	for i := range 30_000 {
 		if i%300 == 0 {
 			before, mean := m.LogWealth(), 0.0

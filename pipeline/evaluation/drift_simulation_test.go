@@ -32,13 +32,13 @@ var (
 	// Jumper is the simple jumper on p-values among all scores before.
 	Jumper = method{"ranked among all before, simple jumper", func(calibration []float64, seed uint64) func(float64) float64 {
 		// The martingale ranks; its own capital is left unread.
-		ranks := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, seed)
+		ranks := evaluation.NewMartingale(0.01, nil, calibration, seed)
 		bet := jumper()
 		return func(score float64) float64 { return bet(ranks.Add(score).PValue) }
 	}}
 	// ours is the martingale of this package.
 	ours = method{"mlrbfn: ranked among all before, five bets and a reserve", func(calibration []float64, seed uint64) func(float64) float64 {
-		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, seed)
+		m := evaluation.NewMartingale(0.01, nil, calibration, seed)
 		return func(score float64) float64 { return m.Add(score).LogWealth }
 	}}
 )

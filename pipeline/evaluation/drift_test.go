@@ -60,7 +60,7 @@ func TestUniform(t *testing.T) {
 		for i := range calibration {
 			calibration[i] = score(rng)
 		}
-		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 1)
+		m := evaluation.NewMartingale(0.01, nil, calibration, 1)
 		var bins [10][10]int // of a p-value and the next
 		last := 0.5
 		for range n {
@@ -87,7 +87,7 @@ func TestUniform(t *testing.T) {
 func TestPValues(t *testing.T) {
 	t.Parallel()
 	grid := []float64{0, 1, 2, 3}
-	m := evaluation.NewMartingale(evaluation.DriftOptions{Grid: grid}, []float64{10, 20, 30}, 1)
+	m := evaluation.NewMartingale(0.01, grid, []float64{10, 20, 30}, 1)
 	for i, test := range []struct{ score, low, high float64 }{
 		{5, 0, 1. / 4}, {35, 4. / 5, 1}, {20, 2. / 6, 4. / 6}, {math.NaN(), 0, 1. / 7}, {math.Inf(1), 7. / 8, 1},
 	} {
@@ -111,7 +111,7 @@ func TestDirections(t *testing.T) {
 		for i := range calibration {
 			calibration[i] = rng.NormFloat64()
 		}
-		m := evaluation.NewMartingale(evaluation.DriftOptions{Alpha: 0.001}, calibration, 1)
+		m := evaluation.NewMartingale(0.001, nil, calibration, 1)
 		now := 0
 		for i := range 150 {
 			a := m.Add(score(rng))
@@ -144,8 +144,8 @@ func TestState(t *testing.T) {
 	for i := range calibration {
 		calibration[i] = rng.NormFloat64()
 	}
-	one := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 3)
-	two := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 3)
+	one := evaluation.NewMartingale(0.01, nil, calibration, 3)
+	two := evaluation.NewMartingale(0.01, nil, calibration, 3)
 	for i := range 100_000 {
 		score := rng.NormFloat64()
 		if i%2000 < 3 || i > 99_990 {
@@ -170,7 +170,7 @@ func TestState(t *testing.T) {
 	}
 	state, _ := one.MarshalBinary()
 	for cut := range len(state) {
-		m := evaluation.NewMartingale(evaluation.DriftOptions{}, nil, 0)
+		m := evaluation.NewMartingale(0.01, nil, nil, 0)
 		if err := m.UnmarshalBinary(state[:cut]); err == nil {
 			t.Errorf("a state of %d bytes was read from %d", len(state), cut)
 		} else if m.Steps() != 0 {
@@ -186,7 +186,7 @@ func TestState(t *testing.T) {
 // FuzzState: no bytes make UnmarshalBinary or what follows fail otherwise than by an
 // error.
 func FuzzState(f *testing.F) {
-	m := evaluation.NewMartingale(evaluation.DriftOptions{}, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 1)
+	m := evaluation.NewMartingale(0.01, nil, []float64{1, 2, 3, 4, 5, 6, 7, 8}, 1)
 	for i := range 20 {
 		m.Add(float64(i))
 	}
@@ -217,21 +217,18 @@ func TestFewScores(t *testing.T) {
 		for i := range calibration {
 			calibration[i] = float64(i % 7)
 		}
-		m := evaluation.NewMartingale(evaluation.DriftOptions{}, calibration, 1)
+		m := evaluation.NewMartingale(0.01, nil, calibration, 1)
 		for i := range 500 {
 			if a := m.Add(float64(i % 7)); math.IsNaN(a.LogWealth) || a.Now {
 				t.Errorf("%d calibration scores: %+v", n, a)
 			}
 		}
 	}
-	if err := (evaluation.DriftOptions{Alpha: 1}).Check(); err == nil {
-		t.Error("a chance of 1")
-	}
 }
 
 func BenchmarkAdd(b *testing.B) {
 	rng := rand.New(rand.NewPCG(8, 8))
-	m := evaluation.NewMartingale(evaluation.DriftOptions{}, nil, 1)
+	m := evaluation.NewMartingale(0.01, nil, nil, 1)
 	for b.Loop() {
 		m.Add(rng.NormFloat64())
 	}
@@ -242,7 +239,7 @@ func ExampleMartingale() {
 	for i := range calibration {
 		calibration[i] = float64(i % 10)
 	}
-	m := evaluation.NewMartingale(evaluation.DriftOptions{Alpha: 0.01}, calibration, 1)
+	m := evaluation.NewMartingale(0.01, nil, calibration, 1)
 	for i := range 300 {
 		score := float64(i % 10)
 		if i >= 200 {

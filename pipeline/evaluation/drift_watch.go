@@ -45,14 +45,14 @@ func NewDriftWatch(alpha float64, c DriftCalibration, seed uint64) *DriftWatch {
 		return c.Scores
 	}
 	w := &DriftWatch{
-		all:     NewMartingale(DriftOptions{Alpha: alpha / 2, Grid: grid(c.Scores)}, c.Scores, seed),
+		all:     NewMartingale(alpha/2, grid(c.Scores), c.Scores, seed),
 		classes: make(map[string]*Martingale, len(c.Classes)),
 	}
 	for _, class := range c.Classes {
 		h := fnv.New64a()
 		h.Write([]byte(class))
 		scores := c.ByClass[class]
-		w.classes[class] = NewMartingale(DriftOptions{Alpha: alpha / 2 / float64(len(c.Classes)), Grid: grid(scores)}, scores, seed^h.Sum64())
+		w.classes[class] = NewMartingale(alpha/2/float64(len(c.Classes)), grid(scores), scores, seed^h.Sum64())
 	}
 	return w
 }

@@ -133,7 +133,7 @@ func (e *evaluation) intervals(ctx context.Context, resamples int, results []met
 		if len(names) == 0 {
 			continue
 		}
-		bootstrap := metrics.NewBootstrap(metrics.BootstrapOptions{Resamples: resamples})
+		bootstrap := metrics.NewBootstrap(resamples, 0)
 		for _, method := range e.opts.Methods {
 			var runs []metrics.Scores
 			for _, run := range e.runs {

@@ -9,7 +9,7 @@ import (
 
 // BenchmarkCount counts 300,000 verdicts of a month, by the table and without it.
 func BenchmarkCount(b *testing.B) {
-	s, err := Open(ctx, filepath.Join(b.TempDir(), "store.db"), Options{})
+	s, err := Open(ctx, filepath.Join(b.TempDir(), "store.db"))
 	if err != nil {
 		b.Fatal(err)
 	}

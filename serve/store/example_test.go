@@ -20,7 +20,7 @@ func ExampleOpen() {
 	}
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
-	db, err := store.Open(ctx, filepath.Join(dir, "verdicts.db"), store.Options{})
+	db, err := store.Open(ctx, filepath.Join(dir, "verdicts.db"))
 	if err != nil {
 		log.Fatal(err)
 	}

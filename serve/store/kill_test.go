@@ -35,14 +35,11 @@ func TestMain(m *testing.M) {
 // storeForEver stores verdicts and reviews and prints the ids of those that were
 // acknowledged, until it is killed.
 func storeForEver(place string) error {
-	s, err := Open(ctx, place, Options{})
+	s, err := Open(ctx, place)
 	if err != nil {
 		return err
 	}
-	q, err := NewQueue(s, QueueOptions{})
-	if err != nil {
-		return err
-	}
+	q := newQueue(s, queueOptions{})
 	failed := make(chan error)
 	for range 8 {
 		go func() {
@@ -113,7 +110,7 @@ func testKilled(t *testing.T, place string) {
 			t.Errorf("it failed before it was killed: %s", stderr.String())
 		}
 	}
-	s := open(t, place, Options{})
+	s := open(t, place)
 	head, err := s.Verify(ctx)
 	must(t, err)
 	for _, id := range stored {

@@ -25,9 +25,14 @@ import (
 // postgres://…, with the settings of libpq. The schema that a connection finds first
 // (search_path) holds the tables. An SQLite file must lie on a disk of this machine,
 // as its locks do not work over a network.
-func Open(ctx context.Context, place string, opts Options) (Store, error) {
-	d := &db{readOnly: opts.ReadOnly}
-	var err error
+func Open(ctx context.Context, place string) (Store, error) { return openStore(ctx, place, &db{}) }
+
+// OpenReadOnly opens a store that exists, for reading. Nothing is created or brought up to date.
+func OpenReadOnly(ctx context.Context, place string) (Store, error) {
+	return openStore(ctx, place, &db{readOnly: true})
+}
+
+func openStore(ctx context.Context, place string, d *db) (_ Store, err error) {
 	if IsPostgres(place) {
 		err = d.openPostgres(place)
 	} else {

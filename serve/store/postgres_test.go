@@ -32,9 +32,8 @@ func TestPostgres(t *testing.T) {
 // testStopped stops the server under load, in order and as by a crash, and starts it
 // again. Answers go on, and all that was said to be stored is there.
 func testStopped(t *testing.T, server *testenv.Postgres, place string) {
-	s := open(t, place, Options{})
-	q, err := NewQueue(s, QueueOptions{Wait: time.Second, Timeout: time.Second, Retry: 20 * time.Millisecond, Log: quiet})
-	must(t, err)
+	s := open(t, place)
+	q := newQueue(s, queueOptions{Wait: time.Second, Timeout: time.Second, Retry: 20 * time.Millisecond, Log: quiet})
 	var mu sync.Mutex
 	var stored []string
 	var refused atomic.Int64

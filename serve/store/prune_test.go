@@ -12,7 +12,7 @@ import (
 // testPrune: verdicts that are old go, but for reviewed ones; the trail says so, holds, and
 // does not when somebody lets more go, or hides that some went.
 func testPrune(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	list := verdicts(40)
 	for i := range list {
 		list[i].Features = []float32{1}
@@ -66,13 +66,13 @@ func TestRemoved(t *testing.T) {
 		t.Skip("Windows removes no file that is open")
 	}
 	file := filepath.Join(t.TempDir(), "store.db")
-	s := open(t, file, Options{})
+	s := open(t, file)
 	must(t, s.Add(ctx, verdicts(1)))
 	must(t, os.Rename(file, file+".moved"))
 	if err := s.Add(ctx, verdicts(2)); err == nil || !strings.Contains(err.Error(), "removed or replaced") {
 		t.Errorf("removed: %v", err)
 	}
-	open(t, file, Options{})
+	open(t, file)
 	if err := s.Ping(ctx); err == nil {
 		t.Error("a store that was replaced can be used")
 	}
@@ -85,7 +85,7 @@ func TestRemoved(t *testing.T) {
 // for nobody else to read.
 func TestBackup(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, filepath.Join(dir, "store.db"), Options{})
+	s := open(t, filepath.Join(dir, "store.db"))
 	must(t, s.Add(ctx, verdicts(20)))
 	want, err := s.Head(ctx)
 	must(t, err)
@@ -95,7 +95,7 @@ func TestBackup(t *testing.T) {
 	if err := s.Backup(ctx, copied); err == nil {
 		t.Error("a file was replaced")
 	}
-	got, err := open(t, copied, Options{ReadOnly: true}).Verify(ctx)
+	got, err := opened(t)(OpenReadOnly(ctx, copied)).Verify(ctx)
 	if must(t, err); got != want {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -8,12 +8,10 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
-// QueueOptions bounds a [Queue]. The zero value is the usual way.
-type QueueOptions struct {
+// queueOptions bounds a [Queue]. The zero value is the usual way.
+type queueOptions struct {
 	Size    int           // how many verdicts wait at most; 0 means 4096
 	Batch   int           // how many are stored together at most; 0 means 512
 	Wait    time.Duration // how long Add waits at most; 0 means 2 s
@@ -28,7 +26,7 @@ type QueueOptions struct {
 // storing ends, with an error in the log, and goes on by itself when it can.
 type Queue struct {
 	store Store
-	opts  QueueOptions
+	opts  queueOptions
 	stop  context.CancelFunc // ends what the store is doing
 	done  chan struct{}      // the worker has ended
 
@@ -78,27 +76,18 @@ func (q *Queue) Close(ctx context.Context) error {
 	return q.stats.Down
 }
 
-// usual sets a value that is not set, and refuses a negative one.
-func usual[T int | time.Duration](value *T, name string, usual T) error {
-	if *value = cmp.Or(*value, usual); *value < 0 {
-		return options.Errorf(name, "%v is negative", *value)
-	}
-	return nil
-}
+// NewQueue returns a queue before a store. Close ends it. log, or [slog.Default] where that is
+// nil, is told when storing ends and goes on.
+func NewQueue(s Store, log *slog.Logger) *Queue { return newQueue(s, queueOptions{Log: log}) }
 
-// NewQueue returns a queue before a store. Close ends it.
-func NewQueue(s Store, opts QueueOptions) (*Queue, error) {
-	if err := errors.Join(usual(&opts.Size, "Size", 4096), usual(&opts.Batch, "Batch", 512), usual(&opts.Wait, "Wait", 2*time.Second),
-		usual(&opts.Timeout, "Timeout", 10*time.Second), usual(&opts.Retry, "Retry", time.Second)); err != nil {
-		return nil, err
-	}
-	if opts.Log == nil {
-		opts.Log = slog.Default()
-	}
+func newQueue(s Store, opts queueOptions) *Queue {
+	opts.Size, opts.Batch = cmp.Or(opts.Size, 4096), cmp.Or(opts.Batch, 512)
+	opts.Wait, opts.Timeout, opts.Retry = cmp.Or(opts.Wait, 2*time.Second), cmp.Or(opts.Timeout, 10*time.Second), cmp.Or(opts.Retry, time.Second)
+	opts.Log = cmp.Or(opts.Log, slog.Default())
 	ctx, stop := context.WithCancel(context.Background())
 	q := &Queue{store: s, opts: opts, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go q.work(ctx)
-	return q, nil
+	return q
 }
 
 // Stats returns how the queue fares now.
@@ -110,7 +99,7 @@ func (q *Queue) Stats() QueueStats {
 
 // Add stores verdicts together. When it returns nil they are durable, as [Store.Add]
 // says. Any error wraps ErrNotStored: the verdicts may be lost. It comes at once
-// while storing has ended or the queue is full, and after QueueOptions.Wait at the
+// while storing has ended or the queue is full, and after queueOptions.Wait at the
 // latest.
 func (q *Queue) Add(ctx context.Context, verdicts ...Verdict) error {
 	if len(verdicts) == 0 {
@@ -254,7 +243,7 @@ func (q *Queue) finish(batch []*group, n int, err error) {
 
 const (
 	reminder   = time.Minute // how often the log says that storing has not gone on
-	mostPauses = 30          // the longest pause before a store is tried again, in those of QueueOptions.Retry
+	mostPauses = 30          // the longest pause before a store is tried again, in those of queueOptions.Retry
 )
 
 // awaitStore returns when the store seems to be usable again, or the queue is closed.

@@ -18,8 +18,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // TestQueueGroups: while one batch is stored the next gathers, and a batch is bounded.
 func TestQueueGroups(t *testing.T) {
 	s := &gate{open: make(chan struct{})}
-	q, err := NewQueue(s, QueueOptions{Size: 20, Batch: 8, Wait: time.Minute, Log: quiet})
-	must(t, err)
+	q := newQueue(s, queueOptions{Size: 20, Batch: 8, Wait: time.Minute, Log: quiet})
 	var wait sync.WaitGroup
 	add := func(n int) {
 		list := verdicts(n)
@@ -115,8 +114,7 @@ func (s *gate) sizes() string {
 // queue, and later answers not at all.
 func TestQueueHangs(t *testing.T) {
 	s := &gate{open: make(chan struct{})}
-	q, err := NewQueue(s, QueueOptions{Wait: 50 * time.Millisecond, Timeout: time.Minute, Log: quiet})
-	must(t, err)
+	q := newQueue(s, queueOptions{Wait: 50 * time.Millisecond, Timeout: time.Minute, Log: quiet})
 	if err := q.Add(ctx, verdicts(1)...); !errors.Is(err, ErrNotStored) {
 		t.Errorf("%v", err)
 	}
@@ -140,11 +138,10 @@ func TestQueueHangs(t *testing.T) {
 // go on, and storing goes on when there is room again.
 func TestFullDisk(t *testing.T) {
 	place := filepath.Join(t.TempDir(), "store.db")
-	s := open(t, place, Options{})
+	s := open(t, place)
 	var log logged
-	q, err := NewQueue(s, QueueOptions{Retry: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	must(t, err)
-	_, err = s.write.ExecContext(ctx, "PRAGMA max_page_count = 60")
+	q := newQueue(s, queueOptions{Retry: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	_, err := s.write.ExecContext(ctx, "PRAGMA max_page_count = 60")
 	must(t, err)
 	var stored []string
 	refused := 0
@@ -216,15 +213,12 @@ func (l *logged) String() string {
 
 // BenchmarkQueue stores verdicts of many clients at once.
 func BenchmarkQueue(b *testing.B) {
-	s, err := Open(ctx, filepath.Join(b.TempDir(), "store.db"), Options{})
+	s, err := Open(ctx, filepath.Join(b.TempDir(), "store.db"))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	q, err := NewQueue(s, QueueOptions{Log: quiet})
-	if err != nil {
-		b.Fatal(err)
-	}
+	q := newQueue(s, queueOptions{Log: quiet})
 	var n atomic.Int64
 	b.SetParallelism(32)
 	b.RunParallel(func(pb *testing.PB) {

@@ -222,10 +222,3 @@ func UpdateValue[T any](ctx context.Context, s Store, key string, change func(*T
 		return json.Marshal(v)
 	})
 }
-
-// Options says how a store is opened. The zero value is the usual way.
-type Options struct {
-	// ReadOnly opens a store that exists, for reading. Nothing is created or
-	// brought up to date.
-	ReadOnly bool
-}

@@ -47,18 +47,26 @@ func suite(t *testing.T, place func(t *testing.T) string) {
 	}
 }
 
-func open(t *testing.T, place string, opts Options) *db {
+func open(t *testing.T, place string) *db {
 	t.Helper()
-	s, err := Open(ctx, place, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
+	return opened(t)(Open(ctx, place))
+}
+
+// opened returns what gives a store that was opened, until the test ends.
+func opened(t *testing.T) func(Store, error) *db {
+	t.Helper()
+	return func(s Store, err error) *db {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return s.(*db)
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s.(*db)
+	}
 }
 
 func must(t *testing.T, err error) {
@@ -86,7 +94,7 @@ func verdicts(n int) []Verdict {
 }
 
 func testRoundTrip(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	odd := Verdict{ID: "x\xff\x00y", Time: start, Name: strings.Repeat("n", 10_000), Verdict: detector.Verdict{Confidence: math.NaN(), Score: math.Inf(-1), PValue: math.Copysign(0, -1), OOD: true}, Threshold: math.Inf(1)}
 	tiny := Verdict{ID: "tiny", Time: time.UnixMicro(-5), Verdict: detector.Verdict{Confidence: 1, Score: math.SmallestNonzeroFloat64, PValue: 0.1 + 0.2}, Threshold: -math.MaxFloat64}
 	must(t, s.Add(ctx, []Verdict{odd, tiny, odd}))
@@ -137,7 +145,7 @@ func ids(records []Record) string {
 }
 
 func testList(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	list := verdicts(12)
 	must(t, s.Add(ctx, list))
 	yes, no := true, false
@@ -184,7 +192,7 @@ func testList(t *testing.T, place string) {
 }
 
 func testReviews(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	must(t, s.Add(ctx, verdicts(6)))
 	yes, no := true, false
 	must(t, s.Review(ctx, []Review{{ID: "id-0001", Decision: IsClass, Class: "cat", By: "ann", Time: start}, {ID: "id-0002", Decision: IsJunk}, {ID: "id-0003", Decision: IsFine}}))
@@ -228,7 +236,7 @@ func testReviews(t *testing.T, place string) {
 }
 
 func testCount(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	list := verdicts(200)
 	list[7].PValue, list[8].PValue = math.NaN(), 1
 	must(t, s.Add(ctx, list))
@@ -285,7 +293,7 @@ func testCount(t *testing.T, place string) {
 	must(t, s.Add(ctx, list)) // 120 of them again
 	_, err = s.write.ExecContext(ctx, `UPDATE mlrbfn_store SET version = 1`)
 	must(t, err)
-	old := open(t, place, Options{ReadOnly: true})
+	old := opened(t)(OpenReadOnly(ctx, place))
 	if old.tallied {
 		t.Error("an old store has the table")
 	}
@@ -312,7 +320,7 @@ func testCount(t *testing.T, place string) {
 	must(t, err)
 	before, err := s.Count(ctx, Query{AfterSeq: -1}, 0) // which reads the verdicts
 	must(t, err)
-	after, err := open(t, place, Options{}).Count(ctx, Query{}, 0) // opening makes the table anew
+	after, err := open(t, place).Count(ctx, Query{}, 0) // opening makes the table anew
 	if must(t, err); len(after) != len(before) || after[0].N != before[0].N || after[0].PValues != before[0].PValues {
 		t.Errorf("%+v, want %+v", after, before)
 	}
@@ -322,7 +330,7 @@ func testCount(t *testing.T, place string) {
 }
 
 func testFeatures(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	list := verdicts(5)
 	for i := range list[:4] {
 		list[i].Features = []float32{float32(i), float32(math.Inf(1)), -0.5}
@@ -355,7 +363,7 @@ func testFeatures(t *testing.T, place string) {
 }
 
 func testState(t *testing.T, place string) {
-	a, b := open(t, place, Options{}), open(t, place, Options{})
+	a, b := open(t, place), open(t, place)
 	if _, err := a.State(ctx, "n"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
@@ -396,7 +404,7 @@ func testState(t *testing.T, place string) {
 
 // testAltered alters a store behind its back in many ways. Verify names the line.
 func testAltered(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	must(t, s.Add(ctx, verdicts(5)))
 	must(t, s.Review(ctx, []Review{{ID: "id-0001", Decision: IsClass, Class: "cat", By: "ann"}, {ID: "id-0002", Decision: IsJunk}}))
 	must(t, s.Add(ctx, []Verdict{{ID: "last", Time: start}}))
@@ -483,7 +491,7 @@ func dump(t *testing.T, s *db) (restore func()) {
 // testKnownHeads cuts lines off and sets the head back, as an owner of the database
 // could. Only a head that was noted elsewhere shows it.
 func testKnownHeads(t *testing.T, place string) {
-	s := open(t, place, Options{})
+	s := open(t, place)
 	none, err := s.Verify(ctx)
 	if must(t, err); none.String() != "0:"+strings.Repeat("0", 64) {
 		t.Errorf("the head of an empty store is %v", none)
@@ -528,7 +536,7 @@ func testKnownHeads(t *testing.T, place string) {
 
 // testReplicas has two processes' worth of stores append at once.
 func testReplicas(t *testing.T, place string) {
-	stores := []*db{open(t, place, Options{}), open(t, place, Options{})}
+	stores := []*db{open(t, place), open(t, place)}
 	var wait sync.WaitGroup
 	const writers, batches, size = 4, 10, 7
 	for w := range writers {
@@ -561,12 +569,12 @@ func testReplicas(t *testing.T, place string) {
 }
 
 func testVersions(t *testing.T, place string) {
-	if _, err := Open(ctx, place, Options{ReadOnly: true}); err == nil {
+	if _, err := OpenReadOnly(ctx, place); err == nil {
 		t.Error("a store that does not exist was opened for reading")
 	}
-	s := open(t, place, Options{})
+	s := open(t, place)
 	must(t, s.Add(ctx, verdicts(2)))
-	reader := open(t, place, Options{ReadOnly: true})
+	reader := opened(t)(OpenReadOnly(ctx, place))
 	if got, err := reader.List(ctx, Query{}); err != nil || len(got) != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -580,8 +588,8 @@ func testVersions(t *testing.T, place string) {
 	if _, err := s.write.ExecContext(ctx, "UPDATE mlrbfn_store SET version = version + 1"); err != nil {
 		t.Fatal(err)
 	}
-	for _, readOnly := range []bool{false, true} {
-		if _, err := Open(ctx, place, Options{ReadOnly: readOnly}); !errors.Is(err, ErrNewer) {
+	for _, open := range []func(context.Context, string) (Store, error){Open, OpenReadOnly} {
+		if _, err := open(ctx, place); !errors.Is(err, ErrNewer) {
 			t.Errorf("a newer store: %v", err)
 		}
 	}
@@ -628,7 +636,7 @@ func TestPlaces(t *testing.T) {
 	before, err := os.ReadFile(foreign)
 	must(t, err)
 	for _, place := range []string{"", ":memory:", dir, text, foreign, filepath.Join(dir, "none", "store.db"), "postgres://%zz/", "postgres://nobody@127.0.0.1:1/x?sslmode=disable"} {
-		if s, err := Open(ctx, place, Options{}); err == nil {
+		if s, err := Open(ctx, place); err == nil {
 			t.Errorf("%s was opened", place)
 			s.Close()
 		} else if strings.Contains(err.Error(), "secret") {
@@ -639,7 +647,7 @@ func TestPlaces(t *testing.T) {
 	if must(t, err); string(after) != string(before) {
 		t.Error("a foreign database was changed")
 	}
-	must(t, open(t, "sqlite:"+filepath.Join(dir, "new.db"), Options{}).Ping(ctx))
+	must(t, open(t, "sqlite:"+filepath.Join(dir, "new.db")).Ping(ctx))
 }
 
 // TestWitness: another program, which knows the text on the audit trail, finds the
@@ -650,7 +658,7 @@ func TestWitness(t *testing.T) {
 		testenv.Missing(t, "python3", "install Python 3", err)
 	}
 	place := filepath.Join(t.TempDir(), "store.db")
-	s := open(t, place, Options{})
+	s := open(t, place)
 	odd := Verdict{ID: "odd", Time: time.UnixMicro(-7), Name: "k\u00e4se\x00\xff", Verdict: detector.Verdict{Confidence: math.NaN(), Score: math.Inf(-1), PValue: 1, OOD: true}, Threshold: -0.5}
 	must(t, s.Add(ctx, append(verdicts(20), odd)))
 	must(t, s.Review(ctx, []Review{{ID: "odd", Decision: IsNew, Class: "owl", By: "ann"}}))

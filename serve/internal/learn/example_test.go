@@ -46,7 +46,7 @@ func ExampleRun() {
 		log.Fatal(err)
 	}
 
-	db, err := store.Open(ctx, filepath.Join(dir, "verdicts.db"), store.Options{})
+	db, err := store.Open(ctx, filepath.Join(dir, "verdicts.db"))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func Example() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	db, err := store.Open(ctx, filepath.Join(dir, "verdicts.db"), store.Options{})
+	db, err := store.Open(ctx, filepath.Join(dir, "verdicts.db"))
 	if err != nil {
 		log.Fatal(err)
 	}

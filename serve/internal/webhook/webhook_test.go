@@ -122,7 +122,7 @@ func (r *receiver) wait(t *testing.T, n int) []string {
 }
 
 func opened(t *testing.T) store.Store {
-	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), store.Options{})
+	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
