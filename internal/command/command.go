@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -173,29 +172,6 @@ func (c *command) done() *command {
 	return c
 }
 
-// completing returns the command for the command line, where shells complete the values of
-// flags. What cobra notes for that, it keeps for ever: other commands, of which libraries
-// make one for each call, are without.
-func (c *command) completing() *cobra.Command {
-	c.VisitAll(func(f *pflag.Flag) {
-		name, _ := pflag.UnquoteUsage(f)
-		words := f.Annotations[offered]
-		if value, ok := f.Value.(*choice); ok {
-			words = value.words
-		}
-		switch {
-		case f.Hidden:
-		case len(words) > 0:
-			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-		case name == "DIR" || name == "FEATURES" || name == "REPORT":
-			_ = c.cmd.MarkFlagDirname(f.Name)
-		case !slices.Contains([]string{"FILE", "MODEL", "DETECTOR", "NAME=FEATURES", "FILE.onnx", "FILE.html", "DIR|FILE", "KEY|FILE"}, name):
-			_ = c.cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
-		}
-	})
-	return c.cmd
-}
-
 // noArgs refuses arguments that are not flags.
 func (c *command) noArgs() error {
 	if c.NArg() > 0 {
@@ -223,99 +199,3 @@ func (c *command) line() string {
 	})
 	return CommandLine("mlrbfn", append(words, c.Args()...))
 }
-
-func (c *command) help(w io.Writer, all bool) {
-	_, synopsis, _ := strings.Cut(c.cmd.Use, " ")
-	printHelp(w, c.cmd.CommandPath(), synopsis, c.cmd.Long, c.FlagSet, all)
-}
-
-// newRoot returns mlrbfn with all its commands.
-func newRoot() *cobra.Command {
-	root := &cobra.Command{
-		Use: "mlrbfn", SilenceErrors: true, SilenceUsage: true,
-		Long: `Says for every image which class it is of, and whether it is of any class that was learned.`,
-		Args: cobra.ArbitraryArgs, SuggestionsMinimumDistance: 2,
-	}
-	version := root.Flags().Bool("version", false, "print the version")
-	unknown := func(name string) error {
-		if near := root.SuggestionsFor(name); len(near) > 0 {
-			return Usagef("there is no command %q; did you mean %s?", name, near[0])
-		}
-		return Usagef("there is no command %q", name)
-	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		if c.Flags().NArg() > 0 { // what is wrong is the command before the flag
-			return unknown(c.Flags().Arg(0))
-		}
-		return flagError(c.Flags(), err)
-	})
-	root.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case *version:
-			return new(command).printVersion(Streams{Out: cmd.OutOrStdout()})
-		case len(args) == 0:
-			return cmd.Help()
-		}
-		return unknown(args[0])
-	}
-	usual := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		if cmd == root {
-			printCommands(cmd.OutOrStdout(), cmd)
-			return
-		}
-		usual(cmd, args)
-	})
-	for _, name := range order() {
-		root.AddCommand(commands[name].make().completing())
-	}
-	root.SetHelpCommand(&cobra.Command{
-		Use: "help [COMMAND]", Hidden: true,
-		RunE: func(_ *cobra.Command, args []string) error {
-			cmd, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
-				return root.RunE(root, args)
-			}
-			return cmd.Help()
-		},
-	})
-	return root
-}
-
-// addCompletion adds the command that prints scripts for shells. They go to what
-// is root's output now.
-func addCompletion(root *cobra.Command) {
-	root.InitDefaultCompletionCmd()
-	completion, _, err := root.Find([]string{"completion"})
-	if err != nil || completion == root {
-		return // a program of one command
-	}
-	completion.Short, completion.Args = "Print a completion script for bash, zsh or fish", cobra.ArbitraryArgs
-	completion.RunE = func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return Usagef("name a shell: bash, zsh, fish or powershell")
-		}
-		return Usagef("there is no script for %q, only for bash, zsh, fish and powershell", args[0])
-	}
-}
-
-// printCommands lists the commands.
-func printCommands(w io.Writer, root *cobra.Command) {
-	fmt.Fprintf(w, "usage: mlrbfn COMMAND [flags]\n\n%s\n\ncommands:\n", root.Long)
-	for _, name := range append(order(), "completion") {
-		cmd, _, err := root.Find([]string{name})
-		if err == nil {
-			fmt.Fprintf(w, "  %-12s%s\n", name, strings.TrimSuffix(cmd.Short, "."))
-		}
-	}
-	fmt.Fprintf(w, "\n%s:\n%s\nmlrbfn COMMAND --help explains a command.\n", usualWay, usualCommands)
-}
-
-// What the help and the manual page show first.
-const (
-	usualWay      = "The usual way, with one folder of images per class"
-	usualCommands = `  mlrbfn extract --model MODEL --images PHOTOS --out FEATURES
-  mlrbfn train   --features FEATURES --out DETECTOR
-  mlrbfn detect  --detector DETECTOR NEW…
-`
-)
