@@ -54,7 +54,7 @@ func run(t *testing.T, files []string) [][]float32 {
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}
-	model, err := extractor.OpenModel(dir, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestDevicesThatTheLibraryLacks(t *testing.T) {
 	dir := testModel(t, 6, 8, pixels(-1))
 	lacking := 0
 	for _, d := range devices {
-		m, err := OpenModel(dir, ModelOptions{Device: d.name})
+		m, err := OpenModel(t.Context(), dir, ModelOptions{Device: d.name})
 		if err == nil {
 			if err := m.Close(); err != nil {
 				t.Error(err)
@@ -47,7 +47,7 @@ func TestProvidersThatCannotBeLoaded(t *testing.T) {
 	dir := testModel(t, 6, 8, pixels(-1))
 	refuse := func(opts ModelOptions, texts ...string) {
 		t.Helper()
-		m, err := OpenModel(dir, opts)
+		m, err := OpenModel(t.Context(), dir, opts)
 		if err == nil {
 			m.Close()
 		}
@@ -58,7 +58,7 @@ func TestProvidersThatCannotBeLoaded(t *testing.T) {
 	refuse(ModelOptions{Device: "openvino", Provider: absent}, absent, "cannot be loaded")
 	refuse(ModelOptions{Device: "openvino", Provider: text}, text, "cannot be loaded")
 	refuse(ModelOptions{Device: "openvino", Provider: testenv.Runtime(t)}, "CreateEpFactories")
-	m, err := OpenModel(dir, ModelOptions{Device: "openvino:GPU", Provider: text})
+	m, err := OpenModel(t.Context(), dir, ModelOptions{Device: "openvino:GPU", Provider: text})
 	if err == nil {
 		m.Close()
 	}
@@ -82,9 +82,9 @@ func TestOpenVINO(t *testing.T) {
 					t.Errorf("image %d: cosine %v to the CPU's features", i, c)
 				}
 			}
-			_, err := OpenModel(dir, ModelOptions{Device: "openvino:99", Provider: plugin})
+			_, err := OpenModel(t.Context(), dir, ModelOptions{Device: "openvino:99", Provider: plugin})
 			wantError(t, err, "openvino:99", "on this machine")
-			_, err = OpenModel(dir, ModelOptions{Device: "cuda", Provider: plugin})
+			_, err = OpenModel(t.Context(), dir, ModelOptions{Device: "cuda", Provider: plugin})
 			wantError(t, err, "0 devices for cuda")
 		})
 	}

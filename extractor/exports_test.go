@@ -137,7 +137,7 @@ func TestExportsThatCannotBeUsed(t *testing.T) {
 	clip := filepath.Join(exports, "transformersjs-clip")
 	refuse := func(dir string, opts ModelOptions, texts ...string) {
 		t.Helper()
-		m, err := OpenModel(dir, opts)
+		m, err := OpenModel(t.Context(), dir, opts)
 		if err == nil {
 			m.Close()
 		}

@@ -104,7 +104,7 @@ func TestEndlessRuns(t *testing.T) {
 			})
 		}
 	}
-	if _, err := OpenModel(dir, ModelOptions{RunTimeout: -1}); options.Name(err) != "RunTimeout" {
+	if _, err := OpenModel(t.Context(), dir, ModelOptions{RunTimeout: -1}); options.Name(err) != "RunTimeout" {
 		t.Error(err)
 	}
 }
@@ -131,7 +131,7 @@ func TestHostileGraphs(t *testing.T) {
 			node("Shape", "one", "size"), node("Mul", "size,factor", "swapped"), node("Expand", "one,swapped", "wide"), node("Transpose", "wide", "features")), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m, err := OpenModel(testModel(t, 6, 8, test.graph), ModelOptions{})
+			m, err := OpenModel(t.Context(), testModel(t, 6, 8, test.graph), ModelOptions{})
 			if err == nil {
 				m.Close()
 			}
@@ -141,12 +141,12 @@ func TestHostileGraphs(t *testing.T) {
 		})
 	}
 	dir := testModel(t, 6, 8, endless())
-	if _, err := OpenModel(dir, ModelOptions{OpenTimeout: 200 * time.Millisecond}); !errors.Is(err, ErrOpenTimeout) || options.Name(err) != "OpenTimeout" {
+	if _, err := OpenModel(t.Context(), dir, ModelOptions{OpenTimeout: 200 * time.Millisecond}); !errors.Is(err, ErrOpenTimeout) || options.Name(err) != "OpenTimeout" {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(200*time.Millisecond, cancel)
-	if _, err := OpenModelContext(ctx, dir, ModelOptions{}); !errors.Is(err, context.Canceled) {
+	if _, err := OpenModel(ctx, dir, ModelOptions{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -169,7 +169,7 @@ func TestComputedSizes(t *testing.T) {
 		if m.Dim() != 1 {
 			t.Errorf("%d features", m.Dim())
 		}
-		if _, err := OpenModel(wide(batch, 1<<27), ModelOptions{}); !errors.Is(err, ErrRunMemory) { // 512 MiB
+		if _, err := OpenModel(t.Context(), wide(batch, 1<<27), ModelOptions{}); !errors.Is(err, ErrRunMemory) { // 512 MiB
 			t.Errorf("a batch of %d: %v", batch, err)
 		}
 		r, err := m.NewRunner(1)
@@ -201,7 +201,7 @@ func TestSpecialFiles(t *testing.T) {
 				if err != nil {
 					t.Skip(err)
 				}
-				m, err := OpenModel(dir, ModelOptions{})
+				m, err := OpenModel(t.Context(), dir, ModelOptions{})
 				if err == nil {
 					m.Close()
 				}
@@ -276,6 +276,6 @@ func TestBfloat16(t *testing.T) {
 	to := func(element uint64) []byte { return message(field(1, []byte("to")), varint(3, element), varint(20, 2)) }
 	dir := testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 1, 1)},
 		node("Cast", "image", "small", to(16)), node("GlobalAveragePool", "small", "pooled"), node("Cast", "pooled", "features", to(1))))
-	_, err := OpenModel(dir, ModelOptions{})
+	_, err := OpenModel(t.Context(), dir, ModelOptions{})
 	wantError(t, err, "model.onnx", "export it in float32 or float16")
 }

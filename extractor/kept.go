@@ -36,12 +36,12 @@ const (
 // Close closes the models that nobody uses.
 func (k *Kept) Close() error { return k.closeIdle(0, 0) }
 
-// open is OpenModelContext.
+// open is OpenModel.
 func (k *Kept) open(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
 	opts.Kept, opts.Drifted = nil, nil
 	key, err := keyOf(dir, opts)
 	if err != nil { // which opening says better
-		return OpenModelContext(ctx, dir, opts)
+		return OpenModel(ctx, dir, opts)
 	}
 	k.mu.Lock()
 	at := slices.IndexFunc(k.models, func(m *keptModel) bool { return m.key == key && !m.kept.isStuck() })
@@ -50,7 +50,7 @@ func (k *Kept) open(ctx context.Context, dir string, opts ModelOptions) (*Model,
 		return k.use(k.models[at]), nil
 	}
 	k.mu.Unlock()
-	model, err := OpenModelContext(ctx, dir, opts)
+	model, err := OpenModel(ctx, dir, opts)
 	if err != nil {
 		return nil, err
 	}

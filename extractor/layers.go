@@ -302,7 +302,7 @@ func (m *Model) ProveLayers(ctx context.Context) (err error) {
 	}
 	opts := m.options
 	opts.Layers, opts.Patches, opts.Kept = nil, nil, nil
-	plain, err := OpenModelContext(ctx, m.File, opts)
+	plain, err := OpenModel(ctx, m.File, opts)
 	if err != nil {
 		return err
 	}

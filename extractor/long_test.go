@@ -16,7 +16,7 @@ func TestModelOfALongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	here := openTest(t, export, ModelOptions{}).Fingerprint()
-	if m, err := OpenModel(dir, ModelOptions{}); filepath.Separator == '\\' && err != nil {
+	if m, err := OpenModel(t.Context(), dir, ModelOptions{}); filepath.Separator == '\\' && err != nil {
 		// Wine's GetFinalPathNameByHandle knows no such paths.
 		wantError(t, err, "characters", "canonical path", "move it to one of fewer than 260")
 		return

@@ -190,14 +190,8 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // whose sizes a run computes may take most of the machine's memory; more is
 // [ErrRunMemory].
 //
-// Errors name the graph file.
-func OpenModel(dir string, opts ModelOptions) (*Model, error) {
-	return OpenModelContext(context.Background(), dir, opts)
-}
-
-// OpenModelContext is [OpenModel] that ends with the context's error once that
-// is cancelled.
-func OpenModelContext(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
+// Errors name the graph file. It ends with the context's error once that is cancelled.
+func OpenModel(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
 	if opts.Kept != nil {
 		return opts.Kept.open(ctx, dir, opts)
 	}

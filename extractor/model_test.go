@@ -77,7 +77,7 @@ func TestOpenModelErrors(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := testModel(t, 6, 8, test.graph)
-			m, err := OpenModel(dir, test.opts)
+			m, err := OpenModel(t.Context(), dir, test.opts)
 			if err == nil {
 				m.Close()
 			}
@@ -88,17 +88,17 @@ func TestOpenModelErrors(t *testing.T) {
 		})
 	}
 
-	_, err := OpenModel(filepath.Join(t.TempDir(), "absent"), ModelOptions{})
+	_, err := OpenModel(t.Context(), filepath.Join(t.TempDir(), "absent"), ModelOptions{})
 	wantError(t, err, "absent", "Model: ")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v does not say that the folder is absent", err)
 	}
 	empty := t.TempDir()
-	_, err = OpenModel(empty, ModelOptions{})
+	_, err = OpenModel(t.Context(), empty, ModelOptions{})
 	wantError(t, err, empty, "model.onnx, onnx/vision_model.onnx, onnx/model.onnx")
 	text := filepath.Join(empty, "model.txt")
 	write(t, text, "")
-	_, err = OpenModel(text, ModelOptions{})
+	_, err = OpenModel(t.Context(), text, ModelOptions{})
 	wantError(t, err, text, ".onnx")
 }
 
@@ -194,7 +194,7 @@ func TestFingerprint(t *testing.T) {
 	file := filepath.Join(dir, "model.onnx")
 	print := func(opts ModelOptions) string {
 		t.Helper()
-		m, err := OpenModel(dir, opts)
+		m, err := OpenModel(t.Context(), dir, opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -116,7 +116,7 @@ func openTest(t testing.TB, dir string, opts ModelOptions) *Model {
 	if err := InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}
-	m, err := OpenModel(dir, opts)
+	m, err := OpenModel(t.Context(), dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

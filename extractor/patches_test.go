@@ -45,7 +45,7 @@ func TestPatches(t *testing.T) {
 		some = append(some, woven(t, dir, uint64(i), image.Rectangle{}))
 	}
 	open := func(opts ModelOptions) *Model {
-		m, err := OpenModel(backbone, opts)
+		m, err := OpenModel(t.Context(), backbone, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func TestPatchesRefused(t *testing.T) {
 	model := testModel(t, 6, 8, graph([]TensorInfo{image}, []TensorInfo{floats("features", -1, 144)},
 		node("Relu", "image", "block.1"), node("Flatten", "block.1", "flat"), node("Relu", "flat", "features")))
 	for name, want := range map[string]string{"block.2": "near names: block.1", "flat": "dimensions", "block.1,block.1": "twice", "auto": "blocks", "a,b,c,d": "at most 3"} {
-		_, err := OpenModel(model, ModelOptions{PatchNodes: strings.Split(name, ",")})
+		_, err := OpenModel(t.Context(), model, ModelOptions{PatchNodes: strings.Split(name, ",")})
 		if err == nil || !strings.Contains(err.Error(), want) || options.Name(err) != "PatchNodes" {
 			t.Errorf("patches %s: %v, want %q", name, err, want)
 		}
@@ -223,7 +223,7 @@ func TestPatchesRefused(t *testing.T) {
 	}
 	for _, shape := range [][]int64{nil, {4, 6, 8}, {3, 5, 8}} { // as the model of patches has it
 		p.Nodes[0].Shape = shape
-		if _, err := OpenModel(model, ModelOptions{Patches: p}); err == nil || !strings.Contains(err.Error(), "another graph") {
+		if _, err := OpenModel(t.Context(), model, ModelOptions{Patches: p}); err == nil || !strings.Contains(err.Error(), "another graph") {
 			t.Errorf("a model of patches of another graph, %v: %v", shape, err)
 		}
 	}

@@ -515,7 +515,7 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.List
 	if err != nil {
 		return nil, detector.Source{}, fmt.Errorf("model folder: %w", err)
 	}
-	model, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
+	model, err := extractor.OpenModel(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return nil, detector.Source{}, err
 	}

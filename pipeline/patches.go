@@ -83,7 +83,7 @@ func patchesOf(dir string) (_ *extractor.Patches, err error) {
 func (opts *ExtractOptions) fitPatchesOn(ctx context.Context, listing *images.Listing) (_ *extractor.Patches, err error) {
 	backbone := opts.Backbone
 	backbone.Layers = nil
-	model, err := extractor.OpenModelContext(ctx, opts.Model, backbone)
+	model, err := extractor.OpenModel(ctx, opts.Model, backbone)
 	if err != nil {
 		return nil, err
 	}

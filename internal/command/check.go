@@ -45,7 +45,7 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
-	m, err := extractor.OpenModelContext(ctx, opts.Model, opts.Backbone)
+	m, err := extractor.OpenModel(ctx, opts.Model, opts.Backbone)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 	}
 	if c.against != "" {
 		backbone := opts.Backbone
-		if o.Against, err = extractor.OpenModelContext(ctx, c.against, backbone); err != nil {
+		if o.Against, err = extractor.OpenModel(ctx, c.against, backbone); err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 		defer func() { err = errors.Join(err, o.Against.Close()) }()

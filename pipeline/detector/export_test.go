@@ -551,7 +551,7 @@ func TestExportWithSharedBackbones(t *testing.T) {
 // exportWith exports detectors with the backbone in dir and compares what each
 // file makes of made-up images with what its detector makes of their features.
 func exportWith(t *testing.T, dir, out, pool string, keep bool) {
-	model, err := extractor.OpenModel(dir, extractor.ModelOptions{Pool: pool})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{Pool: pool})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -711,7 +711,7 @@ func exportedAsDetected(t *testing.T, dir, work string, photos []string, opts ex
 	if err != nil {
 		t.Fatal(err)
 	}
-	model, err := extractor.OpenModel(dir, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 	if opts, err = d.Source.options(opts); err != nil {
 		return nil, err
 	}
-	model, err := extractor.OpenModelContext(ctx, dir, opts)
+	model, err := extractor.OpenModel(ctx, dir, opts)
 	if err != nil {
 		return nil, err
 	}

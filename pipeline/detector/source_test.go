@@ -22,7 +22,7 @@ func TestDetectorChoosesNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	backbone := testenv.Shared(t, "models", "resnet20-cifar10")
-	model, err := extractor.OpenModel(backbone, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), backbone, extractor.ModelOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	model, err := extractor.OpenModel(*d.model, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(ctx, *d.model, extractor.ModelOptions{})
 	if err != nil {
 		return err
 	}

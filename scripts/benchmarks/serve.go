@@ -77,7 +77,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	model, err := extractor.OpenModel(*s.model, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(ctx, *s.model, extractor.ModelOptions{})
 	if err != nil {
 		return err
 	}
