@@ -17,8 +17,6 @@ type (
 	ExplainOptions = detector.ExplainOptions
 	// Explanation says why an image was judged as it was.
 	Explanation = detector.Explanation
-	// ScorePart is one part of the score of an image.
-	ScorePart = detector.ScorePart
 	// Neighbour is a training image near to a judged one.
 	Neighbour = detector.Neighbour
 	// WhereMap says which region of an image made its score fall.

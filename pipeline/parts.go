@@ -44,7 +44,7 @@ func extractPart(ctx context.Context, opts ExtractOptions) (result *ExtractResul
 type VerdictParts struct {
 	Out    string         // folder of the parts
 	Shard  features.Shard // which part of the images to judge; zero for all
-	Format string         // verdicts.JSONL or verdicts.Parquet
+	Format string         // JSONL or Parquet
 	Force  bool           // replace a part of another detector
 	// Speculate lets several runs make the same part at the same time. The first that
 	// finishes counts.

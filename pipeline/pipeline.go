@@ -65,13 +65,8 @@ var (
 	ErrSignature  = detector.ErrSignature
 )
 
-// Methods are the scores
-// that [Evaluate] compares unless it is told others; Steps are those of the paper that
-// [Ablate] can take back.
-var (
-	Methods = detector.ScoreNames
-	Steps   = evaluation.Steps
-)
+// Steps are those of the paper that [Ablate] can take back.
+var Steps = evaluation.Steps
 
 // LoadDetector reads a detector that its Save wrote; see [detector.Load].
 func LoadDetector(path string) (*Detector, error) { return detector.Load(path) }

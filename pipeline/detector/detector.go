@@ -110,7 +110,7 @@ type TrainingRecord struct {
 	Tool         string                    `json:"tool,omitempty"`   // the program and its version
 	Score        string                    `json:"scores,omitempty"` // that was asked for
 	NoHoldOut    bool                      `json:"no_hold_out,omitempty"`
-	LinearC      float64                   `json:"linear_c,omitempty"`     // see linear.Options
+	LinearC      float64                   `json:"linear_c,omitempty"`     // see head.LinearOptions
 	FittedC      float64                   `json:"fitted_c,omitempty"`     // what the linear head was fitted with, given or chosen; 0 for none
 	StartC       float64                   `json:"start_c,omitempty"`      // likewise, the classifier that the head began as
 	Conditioning *head.ConditioningOptions `json:"conditioning,omitempty"` // as it was asked for; nil for a file that is older than this record

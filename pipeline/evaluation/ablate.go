@@ -25,7 +25,7 @@ type AblateOptions struct {
 	// Train is the training features and how heads are trained, ReLU networks
 	// too; Seeds are those to repeat with, nil means DefaultSeeds. Head is what
 	// steps are taken back from, and Head.Layers counts for these alone; nil means
-	// paper.Config{}. Calibration is ignored.
+	// head.Paper{}. Calibration is ignored.
 	Train training.Options
 	ID    string // feature set of in-distribution test images
 	OOD   []OODSet

@@ -31,8 +31,7 @@ type DriftWatch struct {
 	classes map[string]*Martingale
 }
 
-// NewDriftWatch starts to watch a source. Alpha 0 means 0.01; one that is no chance panics,
-// see [Options.Check].
+// NewDriftWatch starts to watch a source. Alpha 0 means 0.01; one that is no chance panics.
 func NewDriftWatch(alpha float64, c DriftCalibration, seed uint64) *DriftWatch {
 	alpha = cmp.Or(alpha, 0.01)
 	grid := func(scores []float64) []float64 {

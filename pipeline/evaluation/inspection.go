@@ -39,7 +39,7 @@ type InspectOptions struct {
 
 	Folds  int    // parts for out-of-fold predictions; 0 means DefaultFolds
 	Seed   uint64 // of the folds
-	Memory int64  // in bytes, about; 0 means [dataset.DefaultMemory]
+	Memory int64  // in bytes, about; 0 means half of the machine's
 	// Scratch is the folder for temporary files; "" means the system's.
 	Scratch string
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Leak says how many images of two sets have features that are identical or nearly
-// identical to those of an image of the other; see [dataset.Alike].
+// identical to those of an image of the other; see [features.Alike].
 type Leak struct {
 	A, B         string // "train", "validation", "detector", "id" or the name of an OODSet
 	RowsA, RowsB int    // of A that are in B, and of B that are in A

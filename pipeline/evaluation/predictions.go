@@ -180,7 +180,7 @@ func (in *inspector) parts(fold []int) (parts []folded) {
 	return parts
 }
 
-// choosePenalty returns the C of [linear.Options] with which heads predict the labels
+// choosePenalty returns the C of [head.LinearOptions] with which heads predict the labels
 // of most rows that they were not fitted on; of equal ones that with the least
 // cross-entropy. The least cross-entropy of all wants a weaker penalty, with which heads
 // also follow wrong labels that are alike. Parts whose rows were predicted keep the head.

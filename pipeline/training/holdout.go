@@ -157,7 +157,7 @@ const (
 	mostNearest  = 5      // and the most: of more, one more helps to tell as much as it takes away
 	leastParts   = 5      // that the rows to train on are divided into; see fold.fresh
 
-	foldTolerance = 1e-4 // of the linear heads, see linear.Options
+	foldTolerance = 1e-4 // of the linear heads, see head.LinearOptions
 )
 
 // Joined is the result of class hold-out.

@@ -64,9 +64,9 @@ type Options struct {
 	// OptionsOf gives the options that it was trained with.
 	Keep *detector.Detector
 
-	// Head is the network to train, with its shape: a residual.Config or a
-	// paper.Config. It also has the defaults of the next two fields. nil means
-	// residual.Config{}.
+	// Head is the network to train, with its shape: a head.Residual or a
+	// head.Paper. It also has the defaults of the next two fields. nil means
+	// head.Residual{}.
 	Head head.Config
 
 	// Conditioning is done to the features before the head; it is fitted on the
