@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -245,15 +244,21 @@ func (e *extraction) run(ctx context.Context) error {
 			items = append(items, item)
 		}
 	}
-	in, run := images.Of(items...), e.opts.Run
-	if e.opts.Run.Progress != nil {
-		e.opts.Run.Progress(0, 0, len(items))
+	run, total := e.opts.Run, len(items)
+	report := run.Progress
+	if report != nil {
+		report(0, 0, total)
 	}
 	if e.opts.Verify {
-		c := &changed{extraction: e, left: items, total: len(items)}
-		in, run.Progress = c, c.progress
+		var err error
+		if items, err = e.changed(ctx, items); err != nil {
+			return err
+		}
+		if same := total - len(items); report != nil {
+			run.Progress = func(done, failed, _ int) { report(same+done, failed, total) }
+		}
 	}
-	_, err := e.model.Extract(ctx, in, run, func(r extractor.Row) error {
+	_, err := e.model.Extract(ctx, images.Of(items...), run, func(r extractor.Row) error {
 		if r.Err != nil {
 			e.result.Failed = append(e.result.Failed, e.failure(r.Item.Path, r.Err))
 			return nil
@@ -296,49 +301,14 @@ func (e *extraction) failure(path string, err error) features.Failure {
 	return features.Failure{Path: path, Error: err.Error()}
 }
 
-// changed is a stream of the images whose content has changed since their rows were made.
-type changed struct {
-	*extraction
-	left, next []images.Item // to compare, and those that have changed
-	total      int           // images
-
-	mu           sync.Mutex // guards what follows, and keeps calls of progress apart
-	same         int        // images that have not changed
-	done, failed int        // of the others
-}
-
-// compared is how many images are compared at a time.
-const compared = 256
-
-func (c *changed) Next(ctx context.Context) (images.Item, error) {
-	for len(c.next) == 0 {
-		if len(c.left) == 0 {
-			return images.Item{}, io.EOF
-		}
-		n := min(compared, len(c.left))
-		if err := c.compare(ctx, c.left[:n]); err != nil {
-			return images.Item{}, err
-		}
-		c.left = c.left[n:]
-	}
-	first := c.next[0]
-	c.next = c.next[1:]
-	return first, nil
-}
-
-func (c *changed) Total() (n int, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.total - c.same, true
-}
-
-// compare puts those of the images into next whose content has changed.
-func (c *changed) compare(ctx context.Context, items []images.Item) error {
-	same := make([]bool, len(items))
+// changed returns the images whose content has changed since their rows were made.
+func (e *extraction) changed(ctx context.Context, items []images.Item) (some []images.Item, err error) {
+	var mu sync.Mutex
+	same, n := make([]bool, len(items)), 0
 	group, groupCtx := parallel.WithContext(ctx)
-	group.SetLimit(cmp.Or(c.opts.Run.Workers, runtime.GOMAXPROCS(0)))
+	group.SetLimit(cmp.Or(e.opts.Run.Workers, runtime.GOMAXPROCS(0)))
 	for i, item := range items {
-		want := c.w.SHA256(item.Path)
+		want := e.w.SHA256(item.Path)
 		if want == "" {
 			continue
 		}
@@ -346,41 +316,29 @@ func (c *changed) compare(ctx context.Context, items []images.Item) error {
 			if groupCtx.Err() != nil {
 				return groupCtx.Err()
 			}
-			if sum, now, err := item.SHA256(); err == nil && sum == want { // else the extraction sees to it
-				same[i] = true
-				c.w.Touch(now.Path, now.Bytes, now.MTime)
+			sum, now, err := item.SHA256()
+			if err != nil || sum != want { // the extraction sees to it
+				return nil
+			}
+			same[i] = true
+			e.w.Touch(now.Path, now.Bytes, now.MTime)
+			mu.Lock()
+			defer mu.Unlock()
+			if n++; e.opts.Run.Progress != nil {
+				e.opts.Run.Progress(n, 0, len(items))
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return err
+		return nil, err
 	}
 	for i, item := range items {
 		if !same[i] {
-			c.next = append(c.next, item)
+			some = append(some, item)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.same += len(items) - len(c.next)
-	c.tell()
-	return nil
-}
-
-// progress takes the progress of the extraction of those that have changed.
-func (c *changed) progress(done, failed, _ int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.done, c.failed = done, failed
-	c.tell()
-}
-
-// tell reports progress.
-func (c *changed) tell() {
-	if report := c.opts.Run.Progress; report != nil {
-		report(c.same+c.done, c.failed, c.total)
-	}
+	return some, nil
 }
 
 // commit makes the set.
