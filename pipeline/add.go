@@ -180,7 +180,7 @@ func (a *Addition) compareKnown(ctx context.Context, before, after *Detector, ro
 	}
 	a.assess(before, after)
 	rows = features.Every(rows, mostCompared)
-	was, is, err := both(ctx, before, after, row, rows)
+	was, is, err := detector.Both(ctx, before, after, row, rows)
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (a *Addition) compareAdded(ctx context.Context, before, after *Detector, da
 			rows = features.Every(rows, mostCompared)
 			added.Images = len(rows)
 		}
-		was, is, err := both(ctx, before, after, data.Row, rows)
+		was, is, err := detector.Both(ctx, before, after, data.Row, rows)
 		if err != nil {
 			return err
 		}
@@ -254,16 +254,6 @@ func (a *Addition) compareAdded(ctx context.Context, before, after *Detector, da
 		first = to
 	}
 	return nil
-}
-
-// both returns the verdicts of two detectors on rows.
-func both(ctx context.Context, before, after *Detector, row func(int) []float32, rows []int) (was, is []Verdict, err error) {
-	if err := after.EachVerdict(ctx, row, rows, func(_ int, v Verdict) { is = append(is, v) }); err != nil {
-		return nil, nil, err
-	}
-	old := func(r int) []float32 { return row(r)[:before.Dim()] } // which may lack layers
-	err = before.EachVerdict(ctx, old, rows, func(_ int, v Verdict) { was = append(was, v) })
-	return was, is, err
 }
 
 // one counts what is true.

@@ -1,5 +1,7 @@
 package detector
 
+import "context"
+
 // AddedClass says how a class that images were added to was known before, and is now.
 type AddedClass struct {
 	Class         string `json:"class"`
@@ -38,4 +40,15 @@ func (t *Tally) Count(class string, before, after Verdict) {
 	t.RightAfter += one[after.Class == class]
 	t.FlaggedBefore += one[before.OOD]
 	t.FlaggedAfter += one[after.OOD]
+}
+
+// Both returns the verdicts of two detectors on some rows, whose features row gives as after
+// reads them; before may lack their layers.
+func Both(ctx context.Context, before, after *Detector, row func(int) []float32, rows []int) (was, is []Verdict, err error) {
+	if err := after.EachVerdict(ctx, row, rows, func(_ int, v Verdict) { is = append(is, v) }); err != nil {
+		return nil, nil, err
+	}
+	old := func(r int) []float32 { return row(r)[:before.Dim()] }
+	err = before.EachVerdict(ctx, old, rows, func(_ int, v Verdict) { was = append(was, v) })
+	return was, is, err
 }

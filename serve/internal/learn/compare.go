@@ -74,30 +74,20 @@ func featuresOf(images []reviewed) func(int) []float32 {
 	return func(i int) []float32 { return images[i].features }
 }
 
-// verdicts returns those of a detector on n rows.
-func verdicts(ctx context.Context, d *detector.Detector, n int, row func(int) []float32) ([]detector.Verdict, error) {
-	var all []detector.Verdict
-	for from := 0; from < n; from += detector.VerdictRows {
-		var x []float32
-		for i := from; i < min(n, from+detector.VerdictRows); i++ {
-			x = append(x, row(i)...)
-		}
-		some, err := d.VerdictsContext(ctx, x)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, some...)
+// upTo returns 0 to n−1.
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
 	}
-	return all, nil
+	return all
 }
 
 // pair is the verdicts of the detector that serves and of the new one on the same images.
 type pair struct{ was, is []detector.Verdict }
 
 func (t *Task) both(ctx context.Context, next *detector.Detector, n int, row func(int) []float32) (p pair, err error) {
-	if p.was, err = verdicts(ctx, t.Now, n, row); err == nil {
-		p.is, err = verdicts(ctx, next, n, row)
-	}
+	p.was, p.is, err = detector.Both(ctx, t.Now, next, row, upTo(n))
 	return p, err
 }
 

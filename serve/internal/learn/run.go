@@ -304,21 +304,17 @@ func (t *Task) curve(ctx context.Context, r *Learned, o training.Options, next *
 	c := &Curve{}
 	add := func(d *detector.Detector, reviews int) error {
 		p := Point{Reviews: reviews, Images: len(held), Junk: len(junk)}
-		is, err := verdicts(ctx, d, len(held), featuresOf(held))
-		if err != nil {
-			return err
-		}
-		for i, v := range is {
+		err := d.EachVerdict(ctx, featuresOf(held), upTo(len(held)), func(i int, v detector.Verdict) {
 			right := v.Class == held[i].class
 			p.right = append(p.right, right)
 			p.Right += count(right)
 			p.Flagged += count(v.OOD)
+		})
+		if err == nil {
+			err = d.EachVerdict(ctx, featuresOf(junk), upTo(len(junk)), func(_ int, v detector.Verdict) { p.Caught += count(v.OOD) })
 		}
-		if is, err = verdicts(ctx, d, len(junk), featuresOf(junk)); err != nil {
+		if err != nil {
 			return err
-		}
-		for _, v := range is {
-			p.Caught += count(v.OOD)
 		}
 		c.Points = append(c.Points, p)
 		return nil
