@@ -95,18 +95,11 @@ var weights = []float64{0, .25, .5, .75, 1, 1.5, 2, 3}
 // l tells the pool from the training rows: a linear regression with an L2 penalty on
 // standardised features, of which each row gets the value by a fit without a fifth of the
 // pool that it is in (cross-fitting), standardised by the validation rows. Rows that are
-// equal are in one part.
+// equal are in one part. The weight w is by how likely it makes the ranks of the pool among the
+// validation rows: see [likely]. Only the pool as a whole and fixed rows decide.
 //
-// The weight w is the mean over a grid, each weight being as likely as it makes the
-// ranks of the pool among the V validation rows: the more new rows are in the tail, the
-// less uniform are these. The likelihood counts as if there were V·P/(V + P) rows in the
-// pool of P, since the ranks have the chance of both. So a folder without anything new has
-// the weight 0, nearly.
-// Only the pool as a whole and fixed rows decide.
-//
-// The scores to rank by are made alike, but l tells the folder from training and
-// calibration rows, and the weight goes by how much more of the folder than of the known
-// rows lies beyond a quantile of these: see [pool.rank].
+// The scores to rank by are made alike, but l tells the folder from all known rows, and the
+// weight goes by how much more of the folder lies beyond a quantile of these: see [pool.rank].
 func Learn(ctx context.Context, in Input) (*Learned, error) {
 	p := newPool(in)
 	if in.Validation.N < LeastValidation || in.Training.N < 2 || len(p.rows) <= folds {
@@ -438,7 +431,9 @@ func (p *pool) weigh(validation [][]float64) float64 {
 }
 
 // likely returns the mean of the weights, each as likely as it makes the ranks of m rows among
-// n known ones, counted in bins; beforehand w is by penalty + slope·w less likely than 0.
+// n known ones, counted in bins: the more new rows are in the tail, the less uniform are these.
+// The likelihood counts as if there were n·m/(n + m) rows, since the ranks have the chance of
+// both, and beforehand w is by penalty + slope·w less likely than 0.
 func likely(n, m int, slope float64, ranks func(weight float64) []float64) float64 {
 	logs := make([]float64, len(weights))
 	parallel.Each(runtime.GOMAXPROCS(0), len(weights), func(i int) {
