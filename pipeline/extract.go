@@ -238,10 +238,16 @@ type extraction struct {
 
 // run makes the rows that are missing.
 func (e *extraction) run(ctx context.Context) error {
-	var items []images.Item
-	for _, item := range e.listing.Items {
-		if e.opts.Shard.Holds(item.Path) && (e.opts.Verify || !e.has(item.Path, item.Bytes, item.MTime)) {
-			items = append(items, item)
+	known := func(item images.Item) bool {
+		return !e.opts.Shard.Holds(item.Path) || !e.opts.Verify && e.has(item.Path, item.Bytes, item.MTime)
+	}
+	items := e.listing.Items
+	if i := slices.IndexFunc(items, known); i >= 0 { // else there may be millions, which need not be in memory twice
+		items = slices.Clone(items[:i])
+		for _, item := range e.listing.Items[i+1:] {
+			if !known(item) {
+				items = append(items, item)
+			}
 		}
 	}
 	run, total := e.opts.Run, len(items)
