@@ -25,7 +25,10 @@ type Scores struct {
 }
 
 // Interval is a confidence interval. Both ends are NaN if the metric is.
-type Interval struct{ Low, High float64 }
+type Interval struct {
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
 
 // Intervals holds the interval of every metric of a [Result].
 type Intervals struct{ AUROC, AUPROut, AUPRIn, FPR95, FPR95ID Interval }

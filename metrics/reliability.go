@@ -16,8 +16,9 @@ type Reliability struct {
 
 // ReliabilityBin is the images whose confidences lie in one bin.
 type ReliabilityBin struct {
-	N                 int
-	Confidence, Right float64 // means; NaN without images
+	Confidence float64 `json:"confidence"` // mean, as is Right; NaN without images
+	Right      float64 `json:"right"`
+	N          int     `json:"images"`
 }
 
 // Reliable returns the reliability of confidences in [0, 1], in so many bins.

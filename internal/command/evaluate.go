@@ -150,7 +150,7 @@ func (e *evaluating) run(ctx context.Context, s Streams) error {
 	if err == nil && e.file != "" {
 		e.opts.Detector, err = e.load(e.file)
 	}
-	result := evaluationJSON{Out: e.opts.Out, Results: []resultJSON{}, Intervals: []intervalJSON{}, Differences: []differenceJSON{}, Findings: []string{}}
+	result := evaluationJSON{Out: e.opts.Out, Results: []resultJSON{}, Intervals: []intervalJSON{}, Differences: []evaluation.Difference{}, Findings: []string{}}
 	text := ""
 	if err == nil && !e.assessAlone {
 		text, err = e.compare(ctx, s, &result)

@@ -11,14 +11,14 @@ import (
 // Names of the JSON object that evaluate prints. What was not measured is null.
 type (
 	evaluationJSON struct {
-		Out         string           `json:"out,omitempty"`
-		Results     []resultJSON     `json:"results"` // the lines of results.csv
-		Intervals   []intervalJSON   `json:"intervals"`
-		Differences []differenceJSON `json:"differences"` // the lines of differences.csv
-		Own         string           `json:"own,omitempty"`
-		Findings    []string         `json:"findings"`
-		Confidence  *confidenceJSON  `json:"confidence"`
-		Detector    []labelJSON      `json:"detector,omitempty"` // at its own threshold, by label
+		Out         string                  `json:"out,omitempty"`
+		Results     []resultJSON            `json:"results"` // the lines of results.csv
+		Intervals   []intervalJSON          `json:"intervals"`
+		Differences []evaluation.Difference `json:"differences"` // the lines of differences.csv
+		Own         string                  `json:"own,omitempty"`
+		Findings    []string                `json:"findings"`
+		Confidence  *confidenceJSON         `json:"confidence"`
+		Detector    []labelJSON             `json:"detector,omitempty"` // at its own threshold, by label
 	}
 	resultJSON struct {
 		Method  string `json:"method"`
@@ -43,25 +43,12 @@ type (
 		FPR95   T `json:"fpr95"`
 		FPR95ID T `json:"fpr95_id"`
 	}
-	differenceJSON struct {
-		Method string  `json:"method"`
-		Other  string  `json:"other"`
-		Group  string  `json:"group"`
-		AUROC  float64 `json:"auroc"`
-		Low    float64 `json:"low"`
-		High   float64 `json:"high"`
-	}
 	confidenceJSON struct {
-		Error  float64   `json:"expected_calibration_error"`
-		Chance float64   `json:"chance"`
-		Images int       `json:"images"`
-		Seeds  int       `json:"seeds"`
-		Bins   []binJSON `json:"bins"`
-	}
-	binJSON struct {
-		Confidence float64 `json:"confidence"`
-		Right      float64 `json:"right"`
-		Images     int     `json:"images"`
+		Error  float64                  `json:"expected_calibration_error"`
+		Chance float64                  `json:"chance"`
+		Images int                      `json:"images"`
+		Seeds  int                      `json:"seeds"`
+		Bins   []metrics.ReliabilityBin `json:"bins"`
 	}
 	labelJSON struct {
 		Label   string `json:"label"`
@@ -92,17 +79,15 @@ func (j *evaluationJSON) add(e *evaluation.Evaluation) {
 		j.Intervals = append(j.Intervals, intervalJSON{i.Method, i.Group, i.Dataset, metricsJSON[[2]float64]{
 			pair(i.AUROC), pair(i.AUPROut), pair(i.AUPRIn), pair(i.FPR95), pair(i.FPR95ID)}})
 	}
-	for _, d := range e.Differences {
-		j.Differences = append(j.Differences, differenceJSON{d.Method, d.Other, d.Group, d.AUROC, d.Low, d.High})
-	}
+	j.Differences = append(j.Differences, e.Differences...)
 }
 
 // reliable adds how often confidences are right.
 func (j *evaluationJSON) reliable(r evaluation.Reliability) {
-	j.Confidence = &confidenceJSON{Error: r.Error, Chance: r.Chance, Images: r.Images, Seeds: r.Seeds, Bins: []binJSON{}}
+	j.Confidence = &confidenceJSON{Error: r.Error, Chance: r.Chance, Images: r.Images, Seeds: r.Seeds, Bins: []metrics.ReliabilityBin{}}
 	for _, b := range r.Bins {
 		if b.N > 0 {
-			j.Confidence.Bins = append(j.Confidence.Bins, binJSON{b.Confidence, b.Right, b.N})
+			j.Confidence.Bins = append(j.Confidence.Bins, b)
 		}
 	}
 }

@@ -19,8 +19,10 @@ import (
 // Difference is the mean AUROC of a method over the sets of a group minus that of
 // another, with the interval of a paired bootstrap over the images and the sets.
 type Difference struct {
-	Method, Other, Group string
-	AUROC                float64
+	Method string  `json:"method"`
+	Other  string  `json:"other"`
+	Group  string  `json:"group"`
+	AUROC  float64 `json:"auroc"`
 	metrics.Interval
 }
 

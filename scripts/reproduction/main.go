@@ -615,7 +615,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		m.Images, m.Error, m.Chance = r.Images, r.Error, r.Chance
 		for _, b := range r.Bins {
 			if b.N > 0 {
-				m.Bins = append(m.Bins, bin(b))
+				m.Bins = append(m.Bins, bin{N: b.N, Confidence: b.Confidence, Right: b.Right})
 			}
 		}
 	}
