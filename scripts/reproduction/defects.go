@@ -115,7 +115,7 @@ func blurred(img *image.NRGBA, sigma float64) *image.NRGBA {
 func (s *surfaces) defect(texture int, kind string) *image.NRGBA {
 	img := s.crop(texture, cropSide)
 	between := func(a, b float64) float64 { return a + (b-a)*s.rng.Float64() }
-	x0, y0, r := between(32, cropSide-32), between(32, cropSide-32), between(4, 8)
+	x0, y0, r := between(32, cropSide-32), between(32, cropSide-32), between(1.3, 2.7)
 	// toward mixes a colour into what is nearer than far, by at most most.
 	toward := func(of [3]float64, most float64, far func(x, y float64) float64) {
 		each(img, func(x, y int, v [3]float64) [3]float64 {
@@ -129,7 +129,7 @@ func (s *surfaces) defect(texture int, kind string) *image.NRGBA {
 	disc := func(x, y float64) float64 { return math.Hypot(x-x0, y-y0) - r }
 	switch kind {
 	case "scratch":
-		angle, length, v := between(0, math.Pi), between(20, 45), []float64{30, 225}[s.rng.IntN(2)]
+		angle, length, v := between(0, math.Pi), between(7, 16), []float64{30, 225}[s.rng.IntN(2)]
 		dx, dy := math.Cos(angle), math.Sin(angle)
 		toward([3]float64{v, v, v}, 1, func(x, y float64) float64 {
 			along := min(max((x-x0)*dx+(y-y0)*dy, -length/2), length/2)
@@ -140,11 +140,17 @@ func (s *surfaces) defect(texture int, kind string) *image.NRGBA {
 	case "hole":
 		toward([3]float64{15, 15, 15}, 1, disc)
 	case "pasted":
-		side := 18 + s.rng.IntN(12)
-		other := s.crop((texture+1+s.rng.IntN(len(textures)-1))%len(textures), side)
+		from, side := (texture+1+s.rng.IntN(len(textures)-1))%len(textures), 8+s.rng.IntN(5)
+		other := s.crop(from, side)
+		each(other, func(_, _ int, v [3]float64) [3]float64 { // in the colour of the ground
+			for c := range v {
+				v[c] *= textures[texture].tint[c] / textures[from].tint[c]
+			}
+			return v
+		})
 		draw.Draw(img, image.Rect(0, 0, side, side).Add(image.Pt(int(x0)-side/2, int(y0)-side/2)), other, image.Point{}, draw.Src)
 	case "smudge":
-		soft, half := blurred(img, 2.5), int(between(11, 18))
+		soft, half := blurred(img, 2.5), int(between(5, 8))
 		at := image.Rect(int(x0)-half, int(y0)-half, int(x0)+half, int(y0)+half)
 		draw.Draw(img, at, soft, at.Min, draw.Src)
 	case "blur":
