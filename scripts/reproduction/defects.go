@@ -406,11 +406,12 @@ func processTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// pictureDefects draws one image of each kind, and below it where a detector sees a defect.
+// pictureDefects draws of each kind the first image that a detector flags, if there is one, and
+// below it where it sees a defect.
 func (e *experiment) pictureDefects(ctx context.Context, root, model string) error {
 	kinds := slices.Concat([]string{"fresh"}, localDefects, wholeChanges)
 	sheet := image.NewNRGBA(image.Rect(0, 0, len(kinds)*cropSide, 2*cropSide))
-	dir := filepath.Join(root, textures[1].name)
+	dir := filepath.Join(root, textures[2].name)
 	o := e.train[false]
 	o.Features, o.Seeds, o.TargetTPR, o.Calibration.Fraction = []string{filepath.Join(dir, "good-"+filepath.Base(model)+".features")}, []uint64{0}, 1-fewFlagged, 0.3
 	d, _, err := pipeline.Train(ctx, o)
@@ -428,11 +429,22 @@ func (e *experiment) pictureDefects(ctx context.Context, root, model string) err
 	}
 	defer explainer.Close()
 	for i, kind := range kinds {
-		file := filepath.Join(dir, "bad", kind, "03.png")
-		if kind == "fresh" {
-			file = filepath.Join(dir, kind, "003.png")
+		files := []string{filepath.Join(dir, kind, "003.png")}
+		if kind != "fresh" {
+			if files, err = filepath.Glob(filepath.Join(dir, "bad", kind, "*.png")); err != nil {
+				return err
+			}
 		}
-		f, err := os.Open(file)
+		var inputs []pipeline.Picture
+		for _, file := range files {
+			inputs = append(inputs, pipeline.File(file))
+		}
+		answers, err := judge.Explain(ctx, explainer, true, inputs...)
+		if err != nil {
+			return err
+		}
+		at := max(0, slices.IndexFunc(answers, func(a pipeline.Answer) bool { return a.Explanation != nil && a.Explanation.Where != nil }))
+		f, err := os.Open(files[at])
 		if err != nil {
 			return err
 		}
@@ -443,11 +455,7 @@ func (e *experiment) pictureDefects(ctx context.Context, root, model string) err
 		for row := range 2 {
 			draw.Draw(sheet, img.Bounds().Add(image.Pt(i*cropSide, row*cropSide)), img, image.Point{}, draw.Src)
 		}
-		answers, err := judge.Explain(ctx, explainer, true, pipeline.File(file))
-		if err != nil {
-			return err
-		}
-		m := answers[0].Explanation.Where
+		m := answers[at].Explanation.Where
 		if m == nil {
 			continue
 		}
