@@ -173,7 +173,7 @@ func (m *Model) Extract(ctx context.Context, in images.Stream, opts ExtractOptio
 	return extract(ctx, m, in, opts, sink)
 }
 
-// extract is behind the Extract of both kinds of models; the workers are in plan.go.
+// extract is behind the Extract of both kinds of models.
 func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
