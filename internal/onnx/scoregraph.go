@@ -18,5 +18,6 @@ type ScoreRows struct {
 var AddScore func(m *Model, score any, rows ScoreRows) (Value, error)
 
 // AddFeatures adds the features [batch, D] of a backbone, an extractor.Model whose graph m
-// is, as extraction makes them. Package extractor sets it.
+// is, as extraction makes them. Package extractor sets it: no method of its public types may
+// show those of this package.
 var AddFeatures func(m *Model, backbone any) Value
