@@ -32,7 +32,7 @@ type Runner struct {
 	maps     []*PatchMap   // of the images of the last run; nil without patches
 	patches  [][][]float32 // likewise, those that a model is to be fitted on
 	stuck    bool          // onnxruntime still uses the tensors
-	lasted   time.Duration // the last run
+	lasted   time.Duration // see took
 }
 
 // binding is the tensors over a runner's buffers for one number of images.
@@ -222,8 +222,8 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 	return nil
 }
 
-// run is one run of the session, ended early when ctx is, and how long it took. A run that does not end
-// is left behind, with an error that wraps errStuck: its tensors must stay.
+// run is one run of the session, ended early when ctx is, and how long it computed. A run
+// that does not end is left behind, with an error that wraps errStuck: its tensors must stay.
 func (m *Model) run(ctx context.Context, b binding) (took time.Duration, err error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
