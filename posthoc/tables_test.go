@@ -3,11 +3,11 @@ package posthoc
 import (
 	"flag"
 	"fmt"
-	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mlrbfn/mlrbfn/internal/testenv"
 )
 
 var update = flag.Bool("update", false, "write the tables of scores anew")
@@ -40,34 +40,10 @@ func TestTables(t *testing.T) {
 			}
 		}
 	}
-	current(t, "doc.go", "//\tname ", "//\n", rows.String())
+	testenv.Generated(t, *update, "posthoc/doc.go", "//\tname ", "//\n", rows.String())
 	list := func(of string) string { return "`" + strings.Join(by[of], " ") + "`" }
-	current(t, "../docs/commands.md", "<!-- scores -->", "<!-- end -->",
+	testenv.Generated(t, *update, "docs/commands.md", "<!-- scores -->", "<!-- end -->",
 		fmt.Sprintf("<!-- scores -->%s read logits, %s features, and %s both, or features and the classifier", list("logits"), list("features"), list("both")))
-}
-
-// current compares what lies between two marks of a file, the first of them included.
-func current(t *testing.T, file, from, to, want string) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin := strings.Index(string(text), from)
-	length := strings.Index(string(text)[max(begin, 0):], to)
-	if begin < 0 || length < 0 {
-		t.Fatalf("%s has no %q … %q", file, from, to)
-	}
-	if string(text[begin:begin+length]) == want {
-		return
-	}
-	if !*update {
-		t.Errorf("%s is stale: go generate ./posthoc", file)
-		return
-	}
-	if err := os.WriteFile(file, slices.Concat(text[:begin], []byte(want), text[begin+length:]), 0o666); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // namesOf says what is in a set of rows.

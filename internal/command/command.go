@@ -14,6 +14,8 @@ import (
 )
 
 // commands are the commands of mlrbfn, by name. Each is declared in its file.
+//
+//go:generate go test -run ^TestTableOfCommands$ . -update
 var commands = map[string]declared{}
 
 // declared makes a command, and says where the help lists it.

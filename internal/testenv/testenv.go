@@ -45,6 +45,30 @@ func Golden(tb testing.TB, name string) string {
 	return filepath.Join(Root(tb), "internal", "testenv", "goldens", name)
 }
 
+// Generated checks that what lies between two marks of a file of the checkout, the first of
+// them included, is want, or writes it.
+func Generated(tb testing.TB, write bool, file, from, to, want string) {
+	tb.Helper()
+	path := filepath.Join(Root(tb), filepath.FromSlash(file))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	before, rest, begun := strings.Cut(string(text), from)
+	inside, after, ended := strings.Cut(rest, to)
+	switch {
+	case !begun || !ended:
+		tb.Fatalf("%s has no %q … %q", file, from, to)
+	case from+inside == want:
+	case !write:
+		tb.Errorf("%s is stale: run go generate here", file)
+	default:
+		if err := os.WriteFile(path, []byte(before+want+to+after), 0o666); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
 // OpenOOD unpacks the features and logits that OpenOOD's own classes were given,
 // and returns the folder. OpenOODScores has what they returned
 // (goldens/openood/README.md).

@@ -5,7 +5,8 @@ of this golden.
 
 This follows CoP_CoRP_c10.py of github.com/fanghenshaometeor/ood-kernel-pca (commit
 5f24c69) with the settings of its run_detection.sh for CIFAR-10 and standard training,
-in float64 and without the 1e-10 that is added to lengths. The axes come from singular
+in float64 and without the 1e-10 that is added to lengths: minus the length of what a row,
+of length 1 and for CoRP by random features of seed 0, has outside of the axes. The axes come from singular
 values of the rows, not from a covariance as there and in the program.
 """
 import numpy as np
