@@ -2,7 +2,9 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 
+	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -121,3 +123,18 @@ func Export(ctx context.Context, opts ExportOptions) error { return detector.Exp
 // OptionOf returns the name of the options' field that an error is about, such as
 // "MaxPixels", or "" if it is about none.
 func OptionOf(err error) string { return options.Name(err) }
+
+// Verify reads feature sets wholly and compares every file with its checksum. Its
+// errors are those of features.Open and [features.Set.Verify].
+func Verify(ctx context.Context, dirs ...string) error {
+	for _, dir := range dirs {
+		set, err := features.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(set.Verify(ctx), set.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

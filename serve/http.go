@@ -1,9 +1,11 @@
 package serve
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -532,4 +534,27 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // whoever has left gets no answer
+}
+
+// openapi describes what is offered; a test compares it with the routes.
+//
+//go:embed openapi.json
+var openapi []byte
+
+// needsToken is what the description says where a token is needed.
+var needsToken = []byte(`"security": [
+  {
+   "token": []
+  }
+ ],`)
+
+// describe answers GET /openapi.json.
+func describe(token bool) question {
+	text := openapi
+	if !token {
+		text = bytes.Replace(text, needsToken, nil, 1)
+	}
+	return func(context.Context, *http.Request) (any, error) {
+		return file{kind: "application/json", data: text}, nil
+	}
 }

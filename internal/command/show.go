@@ -212,3 +212,252 @@ func quantisedFrom(s detector.Source) string {
 	}
 	return text
 }
+
+// folderText says how far the runs have come that write a folder.
+func folderText(dir string, f *pipeline.RunFolder, now time.Time) string {
+	w := new(strings.Builder)
+	of := ""
+	if f.Total >= 0 {
+		of = fmt.Sprintf(" of %d", f.Total)
+		if slices.ContainsFunc(f.Shards, func(s pipeline.RunShard) bool { return s.Total < 0 || s.About }) {
+			of = fmt.Sprintf(" of about %d", f.Total)
+		}
+	}
+	fmt.Fprintf(w, "%s: %s, %d of %s finished, %d%s images", dir, f.Kind, f.Finished, count(len(f.Shards), "shard"), f.Done, of)
+	if f.PerSecond > 0 {
+		fmt.Fprintf(w, ", %.3g images/s", f.PerSecond)
+	}
+	if f.Left > 0 {
+		fmt.Fprintf(w, ", about %s left", pipeline.DurationText(f.Left))
+	}
+	fmt.Fprintf(w, "\n%s", shardsText(f.Shards, now))
+	const most = 10
+	kinds := pipeline.MostErrors(f.Errors)
+	for _, kind := range kinds[:min(len(kinds), most)] {
+		fmt.Fprintf(w, "%7d × %s%s\n", f.Errors[kind], Printable(kind), inShards(f.Shards, kind))
+	}
+	if n := len(kinds) - most; n > 0 {
+		fmt.Fprintf(w, "and %s of errors more\n", count(n, "kind"))
+	}
+	for _, shard := range f.Shards {
+		if shard.State == pipeline.NotMoved {
+			fmt.Fprintf(w, "shard %s has not moved since %s; it ran on %s\n", shard.Shard, shard.Moved.Format(time.DateTime), Printable(shard.Host))
+		}
+	}
+	if f.Whole != "" {
+		fmt.Fprintf(w, "no feature set yet: %s\n", Printable(f.Whole))
+	}
+	if v := f.Summary; v != nil && v.Images > 0 {
+		fmt.Fprintf(w, "\nverdicts of the finished shards: %d in distribution, %d out of distribution, %d unreadable\n", v.InDistribution, v.OOD, v.Failed)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "class\timages\tout of distribution\t")
+		for i, name := range slices.Sorted(maps.Keys(v.Classes)) {
+			if i == mostRows {
+				fmt.Fprintf(t, "and %d more\t\t\t\n", len(v.Classes)-mostRows)
+				break
+			}
+			fmt.Fprintf(t, "%s\t%d\t%d\t\n", Printable(name), v.Classes[name].Images, v.Classes[name].OOD)
+		}
+		t.Flush()
+		fmt.Fprintf(w, "p-values in steps of 1/%d: %v\n", len(v.PValues), v.PValues)
+	}
+	return w.String()
+}
+
+// shardsText has a line for each shard; of many, for those that need a look.
+func shardsText(shards []pipeline.RunShard, now time.Time) string {
+	w := new(strings.Builder)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "shard\tstate\tdone\tof\timages/s\terrors\tlast image\t")
+	total := func(s pipeline.RunShard) string {
+		switch {
+		case s.Total < 0:
+			return "?"
+		case s.About:
+			return fmt.Sprint("about ", s.Total)
+		}
+		return fmt.Sprint(s.Total)
+	}
+	shown := 0
+	for _, shard := range shards {
+		if len(shards) > mostRows && (shard.State == pipeline.Finished || shown == mostRows) {
+			continue
+		}
+		shown++
+		failed := 0
+		for _, n := range shard.Errors {
+			failed += n
+		}
+		moved, speed := "", ""
+		if shard.Moved != nil && shard.State != pipeline.Finished {
+			moved = pipeline.DurationText(now.Sub(*shard.Moved).Seconds()) + " ago"
+		}
+		if shard.PerSecond > 0 {
+			speed = fmt.Sprintf("%.3g", shard.PerSecond)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, total(shard), speed, failed, moved)
+	}
+	t.Flush()
+	if left := len(shards) - shown; left > 0 {
+		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
+	}
+	return w.String()
+}
+
+// inShards says how many errors of a kind there are in each shard, the most first.
+func inShards(shards []pipeline.RunShard, kind string) string {
+	if len(shards) == 1 {
+		return ""
+	}
+	const most = 5
+	have := slices.DeleteFunc(slices.Clone(shards), func(s pipeline.RunShard) bool { return s.Errors[kind] == 0 })
+	slices.SortStableFunc(have, func(a, b pipeline.RunShard) int { return cmp.Compare(b.Errors[kind], a.Errors[kind]) })
+	var parts []string
+	for _, s := range have[:min(len(have), most)] {
+		parts = append(parts, fmt.Sprintf("%d in shard %s", s.Errors[kind], s.Shard))
+	}
+	if n := len(have) - most; n > 0 {
+		parts = append(parts, fmt.Sprintf("others in %s", count(n, "more shard")))
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+// writeDetectorPage writes the page of a detector in a file.
+func (c *command) writeDetectorPage(ctx context.Context, page, file string, opts pipeline.SummaryOptions, change *report.Change) error {
+	summary, err := pipeline.Summarise(ctx, opts)
+	if err != nil {
+		return err
+	}
+	defer summary.Close()
+	return report.WriteDetector(page, c.detectorPage(summary, file, change))
+}
+
+// detectorPage fills the page of a detector.
+func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.Change) report.Detector {
+	page := report.Detector{Summary: s, Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
+		Commands: []string{trainLine(s.Detector, file)}, Facts: detectorFacts(s.Detector), Change: change}
+	if note := corrected(s.Detector); note != "" {
+		page.Notes = append(page.Notes, sentence(note))
+	}
+	if s.Detector.Training.Review != nil {
+		page.Notes = append(page.Notes, sentence(reviewText(s.Detector)))
+	}
+	for _, err := range s.Missing {
+		page.Notes = append(page.Notes, sentence(c.advise(err).Error()))
+	}
+	return page
+}
+
+// sentence makes a sentence of the text of an error.
+func sentence(text string) string {
+	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
+		text = strings.ToUpper(text[:1]) + text[1:]
+	}
+	return strings.TrimSuffix(text, ".") + "."
+}
+
+// detectorFacts lists what a reader needs to train a detector again.
+func detectorFacts(d *pipeline.Detector) []evaluation.Fact {
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 10, 64) }
+	facts := []evaluation.Fact{
+		{Name: "trained by", Value: cmp.Or(d.Training.Tool, "a program that did not record its version")},
+		{Name: "shown by", Value: Version()},
+		{Name: "date of this page", Value: today()},
+		{Name: "seeds", Value: strings.Trim(fmt.Sprint(d.Seeds), "[]")},
+		{Name: "score", Value: d.ScoreName()},
+	}
+	if !math.IsInf(d.Threshold, -1) {
+		facts = append(facts, evaluation.Fact{Name: "threshold", Value: number(d.Threshold)})
+	}
+	if d.Source.Model != "" {
+		facts = append(facts, evaluation.Fact{Name: "backbone", Value: d.Source.Model})
+	}
+	for _, f := range []evaluation.Fact{
+		{Name: "8 bits", Value: quantisedFrom(d.Source)},
+		{Name: "SHA-256 of the backbone", Value: d.Source.SHA256}, {Name: "output", Value: d.Source.Output},
+		{Name: "fingerprint of model and preprocessing", Value: d.Source.Fingerprint},
+	} {
+		if f.Value != "" && !(f.Name == "output" && d.Source.Model == extractor.PixelsName) {
+			facts = append(facts, f)
+		}
+	}
+	if p := d.Probe; p != nil {
+		facts = append(facts, evaluation.Fact{Name: "probe", Value: fmt.Sprintf("what the model answered on %s drawn by the program, version %d", count(p.Images, "image"), p.Version)})
+	} else if d.Source.Model != extractor.PixelsName {
+		facts = append(facts, evaluation.Fact{Name: "probe", Value: noProbe})
+	}
+	for _, set := range d.Training.Sets {
+		facts = append(facts, evaluation.Fact{Name: "features for " + useName(set.Use), Value: fmt.Sprintf("%s (%s, SHA-256 of the content %s)", set.Path, count(set.Rows, "row"), set.Content)})
+	}
+	if len(d.Training.Sets) == 0 {
+		for _, dir := range d.Training.Features {
+			facts = append(facts, evaluation.Fact{Name: "features for training", Value: dir})
+		}
+	}
+	if d.Training.Kept {
+		facts = append(facts, evaluation.Fact{Name: "split", Value: "kept from the detector that images were added to; training on these feature sets anew divides them otherwise"})
+	}
+	if n := len(d.Relabelled); n > 0 {
+		facts = append(facts, evaluation.Fact{Name: "labels changed, by issues.csv or a review of calibration images", Value: strconv.Itoa(n)})
+	}
+	return facts
+}
+
+// noProbe says that a detector has no probe.
+const noProbe = "none: that a model gives other features on another machine is not noticed; features that are extracted now, and detectors trained on them, have one"
+
+func useName(use string) string {
+	if use == detector.ForTraining {
+		return "training"
+	}
+	return use
+}
+
+// Names of the JSON object that show prints.
+type (
+	summaryJSON struct {
+		Detector    string                      `json:"detector"`
+		Out         string                      `json:"out,omitempty"`
+		Classes     []evaluation.SummaryClass   `json:"classes"`
+		Confusion   []confusedJSON              `json:"confusion"` // of validation images
+		Threshold   *float64                    `json:"threshold"`
+		TargetTPR   float64                     `json:"target_tpr"`
+		FalseAlarms *[2]float64                 `json:"false_alarms"`
+		Review      *detector.CalibrationReview `json:"calibration_review,omitempty"`
+		Score       string                      `json:"scores"`
+		Assessment  *pipeline.Assessment        `json:"assessment"`
+		Seeds       []uint64                    `json:"seeds"`
+		Rows        detector.RowCount           `json:"rows"`
+		Model       string                      `json:"model,omitempty"`
+		ModelSHA256 string                      `json:"model_sha256,omitempty"`
+		Fingerprint string                      `json:"fingerprint,omitempty"`
+		Features    []detector.TrainingSet      `json:"features"`
+		Tool        string                      `json:"tool,omitempty"`
+		Command     string                      `json:"command"`
+		Missing     []string                    `json:"missing"`
+	}
+	confusedJSON struct {
+		Label  string `json:"label"`
+		Given  string `json:"given"`
+		Images int    `json:"images"`
+	}
+)
+
+func (c *command) summaryJSON(s *pipeline.Summary, file, out string) summaryJSON {
+	d := s.Detector
+	j := summaryJSON{
+		Detector: file, Out: out, Classes: append([]evaluation.SummaryClass{}, s.Classes...), Confusion: []confusedJSON{}, TargetTPR: d.TargetTPR, FalseAlarms: d.FalseAlarms(), Score: d.ScoreName(),
+		Assessment: d.Assessment, Seeds: d.Seeds, Rows: d.Training.Rows, Model: d.Source.Model, ModelSHA256: d.Source.SHA256, Fingerprint: d.Source.Fingerprint,
+		Features: append([]detector.TrainingSet{}, d.Training.Sets...), Tool: d.Training.Tool, Command: trainLine(d, file), Missing: []string{},
+	}
+	j.Threshold, j.Review = thresholdOf(d.Threshold), d.Training.Review
+	if s.Validation != nil {
+		for _, cell := range s.Validation.Confusion {
+			j.Confusion = append(j.Confusion, confusedJSON{d.Classes[cell.Label], d.Classes[cell.Given], cell.Images})
+		}
+	}
+	for _, err := range s.Missing {
+		j.Missing = append(j.Missing, c.advise(err).Error())
+	}
+	return j
+}

@@ -1,11 +1,14 @@
 package detector
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
 
 // Rank returns which of n scores, counted from the lowest, is the threshold that
@@ -78,4 +81,241 @@ func Threshold(ascending []float64, tpr float64) float64 {
 		return math.Inf(-1)
 	}
 	return ascending[min(k, len(ascending))-1]
+}
+
+// CalibrateByClass gives each class a threshold and p-values of its own, by the
+// calibration scores of the images that the detector gives that class. Classes with
+// too few of them for TargetTPR share those of all such classes, or where these are
+// too few together, of all classes. It returns the classes with too few.
+func (d *Detector) CalibrateByClass(scores []float64, labels []int) (few []int) {
+	lists := make([][]float64, len(d.Classes)+1)
+	for i, s := range scores {
+		lists[labels[i]] = append(lists[labels[i]], s)
+	}
+	for c, list := range lists[:len(d.Classes)] {
+		if Rank(len(list), d.TargetTPR) < 1 {
+			few = append(few, c)
+			lists[len(d.Classes)] = append(lists[len(d.Classes)], list...)
+			lists[c] = nil
+		}
+	}
+	for _, list := range lists {
+		slices.Sort(list)
+	}
+	d.setByClass(lists)
+	return few
+}
+
+// setByClass takes a list of scores per class, and one of the classes that have
+// none.
+func (d *Detector) setByClass(lists [][]float64) {
+	others := lists[len(d.Classes)]
+	if Rank(len(others), d.TargetTPR) < 1 {
+		others = d.CalibrationScores
+	}
+	d.ByClass = lists
+	d.perClass = make([][]float64, len(d.Classes))
+	for c := range d.perClass {
+		if d.perClass[c] = lists[c]; len(lists[c]) == 0 {
+			d.perClass[c] = others
+		}
+	}
+	d.setThresholds()
+}
+
+// setThresholds sets the thresholds of the classes for TargetTPR.
+func (d *Detector) setThresholds() {
+	if d.perClass == nil {
+		return
+	}
+	d.thresholds = make([]float64, len(d.perClass))
+	for c, scores := range d.perClass {
+		if d.thresholds[c] = Threshold(scores, d.TargetTPR); Rank(len(scores), d.TargetTPR) < 1 {
+			d.thresholds[c] = d.Threshold
+		}
+	}
+}
+
+// SetThreshold sets one threshold of the score for all classes, in place of what folds
+// decide.
+func (d *Detector) SetThreshold(score float64) {
+	d.Threshold, d.thresholds, d.Folds = score, nil, nil
+}
+
+const (
+	byClassScores = "calibration.by_class.scores"
+	byClassCounts = "calibration.by_class.counts"
+)
+
+// byClassTensors are the calibration scores by class, one after the other, and how
+// many each class has; the last count is of the classes that have none.
+func (d *Detector) byClassTensors() []safetensors.Tensor {
+	if d.ByClass == nil {
+		return nil
+	}
+	counts := make([]int64, len(d.ByClass))
+	for c, list := range d.ByClass {
+		counts[c] = int64(len(list))
+	}
+	all := slices.Concat(d.ByClass...)
+	return []safetensors.Tensor{
+		{Name: byClassScores, Shape: []int{len(all)}, Data: append([]float64{}, all...)},
+		{Name: byClassCounts, Shape: []int{len(counts)}, Data: counts},
+	}
+}
+
+func (d *Detector) readByClass(r *safetensors.Reader) error {
+	scores, _, found := safetensors.Optional[float64](r, byClassScores)
+	if !found {
+		return r.Err
+	}
+	counts, _ := safetensors.Values[int64](r, byClassCounts)
+	if r.Err != nil {
+		return r.Err
+	}
+	lists := make([][]float64, len(counts))
+	for c, n := range counts {
+		if n < 0 || n > int64(len(scores)) {
+			return fmt.Errorf("its calibration scores by class have the count %d and are %d", n, len(scores))
+		}
+		lists[c], scores = scores[:n:n], scores[n:]
+		if err := checkCalibration(lists[c]); err != nil {
+			return fmt.Errorf("its calibration scores by class %w", err)
+		}
+	}
+	if len(lists) != len(d.Classes)+1 || len(scores) > 0 {
+		return fmt.Errorf("its calibration scores by class are of %d classes, and %d are named", len(lists)-1, len(d.Classes))
+	}
+	d.setByClass(lists)
+	return nil
+}
+
+// Platt turns the largest confidence φ of a detector's heads into the chance that
+// its class is right, σ(Slope·log φ − High·log(1 − φ) + Offset): beta calibration (Kull,
+// Silva Filho and Flach 2017), and with High = Slope Platt's σ(Slope·logit(φ) + Offset).
+// Far from all training images φ is 0, and so is the chance. A φ above MostLogPhi counts as
+// that, since Platt is fitted on no higher one. Its JSON names are those of detector files.
+type Platt struct {
+	Slope  float64 `json:"slope"` // > 0, so that the order of images stays
+	Offset float64 `json:"offset"`
+	High   float64 `json:"slope_high,omitempty"` // > 0 likewise; 0 means Slope
+}
+
+// chance returns the chance for log φ.
+func (p Platt) chance(logPhi float64) float64 {
+	low, high := logs(logPhi)
+	return 1 / (1 + math.Exp(-p.Slope*low-p.high()*high-p.Offset))
+}
+
+func (p Platt) high() float64 {
+	if p.High == 0 {
+		return p.Slope
+	}
+	return p.High
+}
+
+// valid reports whether the map is one, which keeps the order of images.
+func (p Platt) valid() bool {
+	slope := func(v float64) bool { return v > 0 && v <= math.MaxFloat64 }
+	return slope(p.Slope) && slope(p.high()) && math.Abs(p.Offset) <= math.MaxFloat64
+}
+
+// logs returns log φ and −log(1 − φ), whose sum is the logit, at most mostLogit.
+func logs(logPhi float64) (low, high float64) {
+	logPhi = min(logPhi, MostLogPhi)
+	return logPhi, -math.Log(-math.Expm1(logPhi))
+}
+
+const (
+	// usualWeight is the weight of the prior that validation images pull the map away
+	// from: φ itself, for want of images. Of 1, 2, 3, 4, 5 and 10 the likelihood of fresh images
+	// is largest with 3, on the tasks of either backbone of docs/promise.md.
+	usualWeight = 3
+	mostLogit   = 20 // of an image that Platt is fitted on, so that none outweighs all others
+
+	// MostLogPhi is the log φ whose logit is mostLogit, −log(1 + e^−20).
+	MostLogPhi = -2.061153620314381e-09
+	leastSlope = 0.01
+)
+
+// FitPlatt fits the chance on images that nothing else was fitted on: log φ of each,
+// and whether its class is right. Where the two slopes of beta calibration do not keep the
+// order of images, there is one. It is nil if φ says nothing about being right.
+func FitPlatt(logPhi []float64, right []bool) *Platt {
+	rows := make([][3]float64, len(logPhi))
+	for i, l := range logPhi {
+		low, high := logs(max(l, -mostLogit))
+		rows[i] = [3]float64{low, high, 1}
+	}
+	t := logistic(rows, right, [3]float64{1, 1, 0})
+	if t[0] >= leastSlope && t[1] >= leastSlope {
+		if p := (Platt{Slope: t[0], High: t[1], Offset: t[2]}); p.valid() {
+			return &p
+		}
+	}
+	for i, r := range rows {
+		rows[i] = [3]float64{max(r[0]+r[1], -mostLogit), 0, 1}
+	}
+	t = logistic(rows, right, [3]float64{1, 0, 0})
+	if p := (Platt{Slope: t[0], Offset: t[2]}); t[0] >= leastSlope && p.valid() {
+		return &p
+	}
+	return nil
+}
+
+// logistic maximises the likelihood of a logistic regression with a normal prior around
+// usual, by Newton's method.
+func logistic(rows [][3]float64, right []bool, usual [3]float64) [3]float64 {
+	t := usual
+	for range 100 {
+		var g [3]float64
+		var h [3][3]float64
+		for j := range t {
+			g[j], h[j][j] = usualWeight*(t[j]-usual[j]), usualWeight
+		}
+		for i, r := range rows {
+			c := 1 / (1 + math.Exp(-t[0]*r[0]-t[1]*r[1]-t[2]*r[2]))
+			w, e := c*(1-c), c
+			if right[i] {
+				e--
+			}
+			for j, v := range r {
+				g[j] += e * v
+				for k, u := range r {
+					h[j][k] += w * v * u
+				}
+			}
+		}
+		d := solve(h, g)
+		sum := math.Abs(d[0]) + math.Abs(d[1]) + math.Abs(d[2])
+		step := 1 / max(1, sum)
+		for j := range t {
+			t[j] -= step * d[j]
+		}
+		if sum < 1e-9 {
+			break
+		}
+	}
+	return t
+}
+
+// solve solves h·x = g for a positive definite h, by elimination.
+func solve(h [3][3]float64, g [3]float64) (x [3]float64) {
+	for k := range g {
+		for i := k + 1; i < len(g); i++ {
+			f := h[i][k] / h[k][k]
+			for j := k; j < len(g); j++ {
+				h[i][j] -= f * h[k][j]
+			}
+			g[i] -= f * g[k]
+		}
+	}
+	for k := len(g) - 1; k >= 0; k-- {
+		x[k] = g[k]
+		for j := k + 1; j < len(g); j++ {
+			x[k] -= h[k][j] * x[j]
+		}
+		x[k] /= h[k][k]
+	}
+	return x
 }

@@ -1,6 +1,8 @@
 package evaluation
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -233,3 +235,189 @@ func (m *capital) Steps() uint64 { return m.steps }
 // RaisedAt returns the number of the score, from 1 on, that raised the alarm, 0 if
 // none did.
 func (m *capital) RaisedAt() uint64 { return m.raisedAt }
+
+const (
+	perWidth   = 128  // cells per unit of asinh
+	halfCells  = 4096 // cells on each side of the middle
+	blockCells = 64
+	blocks     = 2 * halfCells / blockCells
+)
+
+// cells counts scores by the cell that they fall into.
+type driftCells struct {
+	middle, width float64
+	n             uint64
+	sums          [blocks]uint64              // of the blocks
+	counts        [blocks]*[blockCells]uint64 // nil where all are 0
+}
+
+// settle derives the cells from scores. Where these do not differ, any width is as
+// good.
+func (c *driftCells) settle(scores []float64) {
+	scores = slices.DeleteFunc(slices.Clone(scores), func(s float64) bool { return math.IsNaN(s) || math.IsInf(s, 0) })
+	slices.Sort(scores)
+	c.middle, c.width = 0, 1
+	if n := len(scores); n > 0 {
+		at := func(share float64) float64 { // linear between neighbours
+			x := share * float64(n-1)
+			i := min(int(x), max(n-2, 0))
+			if n == 1 {
+				return scores[0]
+			}
+			return scores[i] + (x-float64(i))*(scores[i+1]-scores[i])
+		}
+		c.middle = at(0.5)
+		for _, width := range []float64{at(0.75) - at(0.25), scores[n-1] - scores[0], math.Abs(c.middle) / 1024} {
+			if width > 0 && !math.IsInf(width, 0) {
+				c.width = width
+				break
+			}
+		}
+	}
+}
+
+// of returns the cell of a score.
+func (c *driftCells) of(score float64) int {
+	x := perWidth * math.Asinh((score-c.middle)/c.width)
+	if !(x >= -halfCells) { // also NaN
+		return 0
+	}
+	return int(math.Floor(min(x, halfCells-1))) + halfCells
+}
+
+func (c *driftCells) add(cell int) { c.put(cell, 1) }
+
+func (c *driftCells) put(cell int, n uint64) {
+	block := c.counts[cell/blockCells]
+	if block == nil {
+		block = new([blockCells]uint64)
+		c.counts[cell/blockCells] = block
+	}
+	block[cell%blockCells] += n
+	c.sums[cell/blockCells] += n
+	c.n += n
+}
+
+// rank returns how many scores fell into lower cells and how many into this one.
+func (c *driftCells) rank(cell int) (below, equal uint64) {
+	for _, sum := range c.sums[:cell/blockCells] {
+		below += sum
+	}
+	if block := c.counts[cell/blockCells]; block != nil {
+		for _, n := range block[:cell%blockCells] {
+			below += n
+		}
+		equal = block[cell%blockCells]
+	}
+	return below, equal
+}
+
+const stateVersion = 1
+
+// errState is that of bytes that are no state of a martingale.
+var errState = errors.New("drift: no state of a martingale, or cut short")
+
+// MarshalBinary returns the state, some kB, from which UnmarshalBinary goes on as if
+// there had been no interruption.
+func (m *Martingale) MarshalBinary() ([]byte, error) {
+	generator, err := m.rng.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	b := append([]byte{stateVersion, byte(len(generator))}, generator...)
+	for _, v := range append([]float64{m.alpha, m.cells.middle, m.cells.width, m.logActive, m.highest}, m.parts[:]...) {
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(v))
+	}
+	b = binary.AppendUvarint(binary.AppendUvarint(b, m.steps), m.raisedAt)
+	// Cells that are not empty: how many empty ones come before, and the count.
+	skipped := uint64(0)
+	for i, block := range m.cells.counts {
+		if block == nil || m.cells.sums[i] == 0 {
+			skipped += blockCells
+			continue
+		}
+		for _, n := range block {
+			if n == 0 {
+				skipped++
+				continue
+			}
+			b = binary.AppendUvarint(binary.AppendUvarint(b, skipped), n)
+			skipped = 0
+		}
+	}
+	// The sum shows whether the state is whole.
+	return binary.BigEndian.AppendUint64(b, m.cells.n), nil
+}
+
+// UnmarshalBinary replaces the martingale by the one whose state MarshalBinary
+// returned.
+func (m *Martingale) UnmarshalBinary(data []byte) error {
+	if len(data) > 0 && data[0] > stateVersion {
+		return fmt.Errorf("drift: a state of version %d; this program knows %d", data[0], stateVersion)
+	}
+	if len(data) < 2 || data[0] != stateVersion {
+		return errState
+	}
+	n := int(data[1])
+	if data = data[2:]; len(data) < n+(5+bets)*8+8 {
+		return errState
+	}
+	fresh := Martingale{rng: &rand.PCG{}}
+	if err := fresh.rng.UnmarshalBinary(data[:n]); err != nil {
+		return fmt.Errorf("%w: %w", errState, err)
+	}
+	data = data[n:]
+	numbers := []*float64{&fresh.alpha, &fresh.cells.middle, &fresh.cells.width, &fresh.logActive, &fresh.highest}
+	for i := range fresh.parts {
+		numbers = append(numbers, &fresh.parts[i])
+	}
+	for _, v := range numbers {
+		*v, data = math.Float64frombits(binary.BigEndian.Uint64(data)), data[8:]
+		if math.IsNaN(*v) || math.IsInf(*v, 0) {
+			return errState
+		}
+	}
+	sum, least := 0.0, 1.0
+	for _, part := range fresh.parts {
+		sum, least = sum+part, min(least, part)
+	}
+	if !(fresh.alpha > 0 && fresh.alpha < 1) || !(fresh.cells.width > 0) || !(math.Abs(sum-1) < 1e-6) || least < 0 {
+		return errState
+	}
+	total := binary.BigEndian.Uint64(data[len(data)-8:])
+	data = data[:len(data)-8]
+	next := func() uint64 {
+		v, size := binary.Uvarint(data)
+		if size <= 0 {
+			v, data = math.MaxUint64, nil
+			return v
+		}
+		data = data[size:]
+		return v
+	}
+	if len(data) < 2 {
+		return errState
+	}
+	fresh.steps, fresh.raisedAt = next(), next()
+	if fresh.left = reserve(fresh.steps); fresh.raisedAt > fresh.steps {
+		return errState
+	}
+	cell := 0
+	for len(data) > 0 {
+		skip := next()
+		if skip >= 2*halfCells || cell+int(skip) >= 2*halfCells || len(data) == 0 {
+			return errState
+		}
+		count := next()
+		if cell += int(skip); count > total-fresh.cells.n || count == 0 {
+			return errState
+		}
+		fresh.cells.put(cell, count)
+		cell++
+	}
+	if fresh.cells.n != total {
+		return errState
+	}
+	*m = fresh
+	return nil
+}

@@ -3,10 +3,15 @@ package evaluation
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
+	"time"
+
+	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
 // DriftCalibration describes the images that a stream is compared with.
@@ -143,4 +148,306 @@ func (w *DriftWatch) UnmarshalBinary(data []byte) error {
 	}
 	*w = fresh
 	return nil
+}
+
+// A FlaggedWatch raises an alarm when a larger share of images is flagged than was promised,
+// from the first image on and whatever is normal by now: a [Martingale] compares the stream
+// with calibration scores, which may be few, and with itself.
+//
+// If each image is flagged with a chance of at most the promised share, whatever came before
+// it, the alarm is ever raised with a chance of at most alpha. The capital is that of a
+// Martingale, with other bets: that the share is 1.5 to 7 times the promised one. A bet on the
+// share q multiplies its part by q/promised for a flagged image and by (1 − q)/(1 − promised)
+// for another, which is at most 1 on average. What is needed beyond 1/alpha is not bet: where a
+// flagged image would win more, all bets are made smaller. The reserve is larger than that of a
+// Martingale and lasts longer, as more is paid for in calm times: 0.95/(1 + t/2000) is left
+// after t images.
+type FlaggedWatch struct {
+	capital
+	promised float64
+	flagged  uint64
+}
+
+const (
+	flaggedReserve = 0.95
+	flaggedScale   = 2000
+	flaggedSpread  = 0.001
+)
+
+// NewFlaggedWatch returns a watch for a promised share between 0 and 1.
+func NewFlaggedWatch(alpha, promised float64) *FlaggedWatch {
+	w := &FlaggedWatch{capital: capital{alpha: alpha}, promised: promised}
+	w.Reset()
+	return w
+}
+
+// Add takes whether the next image is flagged.
+func (w *FlaggedWatch) Add(flagged bool) DriftAlarm {
+	t := float64(w.steps)
+	w.pay(w.left*(flaggedScale+t)/(flaggedScale+t+1), flaggedSpread)
+	var ifFlagged, won [bets]float64
+	most := 0.0 // that the capital in bets is multiplied by
+	for i, times := range [bets]float64{1.5, 2.6, 3, 3.4, 7} {
+		ifFlagged[i] = min(times*w.promised, (1+w.promised)/2) / w.promised
+		most += w.parts[i] * ifFlagged[i]
+	}
+	made := 1.0
+	if w.raisedAt == 0 {
+		needed := (1/w.alpha*(1+1e-9) - w.left) / math.Exp(w.logActive)
+		made = max(0, min(1, (needed-1)/(most-1)))
+	}
+	for i, times := range ifFlagged {
+		if !flagged {
+			times = (1 - times*w.promised) / (1 - w.promised)
+		}
+		won[i] = 1 + made*(times-1)
+	}
+	if flagged {
+		w.flagged++
+	}
+	return w.win(won)
+}
+
+// Reset begins a new test.
+func (w *FlaggedWatch) Reset() {
+	w.begin(flaggedReserve)
+	w.flagged = 0
+}
+
+// Flagged returns how many images were flagged since the start or Reset, and Promised the
+// share that may be.
+func (w *FlaggedWatch) Flagged() uint64   { return w.flagged }
+func (w *FlaggedWatch) Promised() float64 { return w.promised }
+
+// flaggedState is a watch in JSON.
+type flaggedState struct {
+	Alpha, Promised, LogActive, Left, Highest float64
+	Parts                                     [bets]float64
+	Steps, RaisedAt, Flagged                  uint64
+}
+
+// MarshalJSON returns the state.
+func (w *FlaggedWatch) MarshalJSON() ([]byte, error) {
+	return json.Marshal(flaggedState{w.alpha, w.promised, w.logActive, w.left, w.highest, w.parts, w.steps, w.raisedAt, w.flagged})
+}
+
+// UnmarshalJSON replaces the watch by the one whose state MarshalJSON returned.
+func (w *FlaggedWatch) UnmarshalJSON(data []byte) error {
+	var s flaggedState
+	if err := json.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	if s.Left == 0 { // of a version that had the reserve of a Martingale
+		s.Left = reserve(s.Steps)
+	}
+	sum := 0.0
+	for _, part := range s.Parts {
+		sum += part
+	}
+	if !(s.Alpha > 0 && s.Alpha < 1) || !(s.Promised > 0 && s.Promised < 1) || !(math.Abs(sum-1) < 1e-6) || !(s.Left > 0 && s.Left <= 1) || s.RaisedAt > s.Steps || s.Flagged > s.Steps {
+		return errState
+	}
+	*w = FlaggedWatch{capital{s.Alpha, s.Steps, s.LogActive, s.Parts, s.Left, s.Highest, s.RaisedAt}, s.Promised, s.Flagged}
+	return nil
+}
+
+// DriftHistory is the evidence of a source over time: the most in each five minutes of the last
+// two hours, and in each hour of the last 31 days. Its zero value is empty.
+type DriftHistory struct {
+	points []DriftPoint // by time
+}
+
+// DriftPoint is the most evidence in a span of time. At 1 the alarm is raised.
+type DriftPoint struct {
+	Start    time.Time `json:"start"`
+	Evidence float64   `json:"evidence"`
+}
+
+const (
+	fine, coarse         = 5 * time.Minute, time.Hour
+	keepFine, keepCoarse = 2 * time.Hour, 31 * 24 * time.Hour
+)
+
+// Add notes the evidence at a time.
+func (h *DriftHistory) Add(now time.Time, evidence float64) {
+	if !math.IsNaN(evidence) {
+		h.merge(now, []DriftPoint{{now, max(0, evidence)}})
+	}
+}
+
+// Merge adds what another history has, such as that of another replica.
+func (h *DriftHistory) Merge(now time.Time, other *DriftHistory) { h.merge(now, other.points) }
+
+// Since returns what is known since a time.
+func (h *DriftHistory) Since(from time.Time) []DriftPoint {
+	at, _ := slices.BinarySearchFunc(h.points, from, func(p DriftPoint, t time.Time) int { return p.Start.Compare(t) })
+	return slices.Clone(h.points[at:])
+}
+
+func (h *DriftHistory) merge(now time.Time, more []DriftPoint) {
+	all := slices.Concat(h.points, more)
+	for i := range all {
+		width := fine
+		if now.Sub(all[i].Start) > keepFine {
+			width = coarse
+		}
+		all[i].Start = all[i].Start.UTC().Truncate(width)
+	}
+	slices.SortFunc(all, func(a, b DriftPoint) int { return a.Start.Compare(b.Start) })
+	h.points = all[:0]
+	for _, p := range all {
+		switch last := len(h.points) - 1; {
+		case now.Sub(p.Start) > keepCoarse || p.Start.After(now):
+		case last >= 0 && h.points[last].Start.Equal(p.Start):
+			h.points[last].Evidence = max(h.points[last].Evidence, p.Evidence)
+		default:
+			h.points = append(h.points, p)
+		}
+	}
+}
+
+// MarshalBinary returns the history, at most some 10 kB.
+func (h *DriftHistory) MarshalBinary() ([]byte, error) {
+	b := []byte{stateVersion}
+	for _, p := range h.points {
+		b = binary.BigEndian.AppendUint64(b, uint64(p.Start.Unix()))
+		b = binary.BigEndian.AppendUint32(b, math.Float32bits(float32(p.Evidence)))
+	}
+	return b, nil
+}
+
+// UnmarshalBinary replaces the history by the one that MarshalBinary returned.
+func (h *DriftHistory) UnmarshalBinary(data []byte) error {
+	const size = 12
+	if len(data) == 0 || data[0] != stateVersion || (len(data)-1)%size != 0 || len(data) > 1<<16 {
+		return errState
+	}
+	var points []DriftPoint
+	for one := range slices.Chunk(data[1:], size) {
+		p := DriftPoint{time.Unix(int64(binary.BigEndian.Uint64(one)), 0).UTC(), float64(math.Float32frombits(binary.BigEndian.Uint32(one[8:])))}
+		if !(p.Evidence >= 0) || len(points) > 0 && !p.Start.After(points[len(points)-1].Start) {
+			return errState
+		}
+		points = append(points, p)
+	}
+	h.points = points
+	return nil
+}
+
+// ExpectedVerdicts are the intervals that plain figures of n images lie in with a chance of 95%
+// if the images are like the calibration images. They are for looking: of twenty, one
+// lies outside.
+type ExpectedVerdicts struct {
+	Flagged    *[2]float64           `json:"flagged_interval"`      // share of flagged images; nil where it is not known
+	MeanPValue *[2]float64           `json:"mean_p_value_interval"` // likewise
+	Classes    map[string][2]float64 `json:"class_intervals"`       // share of each class; nil where the calibration images have no labels
+}
+
+// ExpectVerdicts returns the intervals for n images. Those of all classes together are not known
+// for detectors with several sets of calibration scores: by class, or by folds.
+func ExpectVerdicts(d *detector.Detector, n int) (e ExpectedVerdicts) {
+	if len(d.Folds) == 0 && d.ByClass == nil && len(d.CalibrationScores) > 0 {
+		low, high := MeanPValueInterval(n, len(d.CalibrationScores))
+		e.MeanPValue = &[2]float64{low, high}
+		if k := detector.Rank(len(d.CalibrationScores), d.TargetTPR); k > 0 {
+			low, high = FlaggedInterval(n, len(d.CalibrationScores), k)
+			e.Flagged = &[2]float64{low, high}
+		}
+	}
+	total := 0
+	for _, of := range d.Training.ClassCalibration {
+		total += of
+	}
+	if total > 0 && len(d.Training.ClassCalibration) == len(d.Classes) {
+		e.Classes = make(map[string][2]float64, len(d.Classes))
+		for class, of := range d.Training.ClassCalibration {
+			low, high := ShareInterval(n, total, of)
+			e.Classes[d.Classes[class]] = [2]float64{low, high}
+		}
+	}
+	return e
+}
+
+// DriftCalibrationOf returns what a stream should be like whose images a detector judges.
+// A detector has scores by class if it was calibrated by class. Of one that was
+// calibrated by cross-validation (folds) the scores only settle the cells, as other
+// detectors gave them.
+func DriftCalibrationOf(d *detector.Detector) DriftCalibration {
+	c := DriftCalibration{Classes: d.Classes, Scores: d.CalibrationScores}
+	if len(d.Folds) > 0 {
+		c.Grid, c.Scores = d.CalibrationScores, nil
+	}
+	if d.ByClass != nil {
+		c.ByClass = make(map[string][]float64, len(d.Classes))
+		for class, scores := range d.ByClass[:len(d.Classes)] {
+			c.ByClass[d.Classes[class]] = scores
+		}
+	}
+	return c
+}
+
+// FewForDrift reports whether so many calibration images are too few to rely on noticing a
+// stream of which a small part is different from its first image on. docs/drift.md has
+// measurements.
+func FewForDrift(calibration int) bool { return calibration < 1000 }
+
+// FlaggedInterval returns the interval that the share of flagged images among n new ones
+// lies in with a chance of at least 95%, if they are like the calibration images and
+// the threshold is the k-th smallest of m calibration scores: their number has a
+// beta-binomial distribution. It is [0, 1] where there is no such threshold.
+func FlaggedInterval(n, m, k int) (low, high float64) {
+	if n < 1 || k < 1 || k > m {
+		return 0, 1
+	}
+	return betaBinomial(n, float64(k), float64(m+1-k))
+}
+
+// ShareInterval returns the interval that the share of a class among n new images lies in with a
+// chance of about 95%, if k of m calibration images are of it: a beta-binomial
+// distribution after Jeffreys' prior. The class is counted by the labels of the
+// calibration images, and by the verdicts on new ones.
+func ShareInterval(n, m, k int) (low, high float64) {
+	if n < 1 || m < 1 || k < 0 || k > m {
+		return 0, 1
+	}
+	return betaBinomial(n, float64(k)+0.5, float64(m-k)+0.5)
+}
+
+// betaBinomial returns the shares of n between which 95% of a beta-binomial distribution
+// lie.
+func betaBinomial(n int, a, b float64) (low, high float64) {
+	lgamma := func(x float64) float64 {
+		v, _ := math.Lgamma(x)
+		return v
+	}
+	N := float64(n)
+	constant := lgamma(N+1) - lgamma(N+a+b) + lgamma(a+b) - lgamma(a) - lgamma(b)
+	const outside = 0.025
+	below, from, to := 0.0, -1, n
+	for x := 0; x <= n; x++ {
+		X := float64(x)
+		below += math.Exp(constant + lgamma(X+a) + lgamma(N-X+b) - lgamma(X+1) - lgamma(N-X+1))
+		if from < 0 && below > outside {
+			from = x
+		}
+		if below >= 1-outside {
+			to = x
+			break
+		}
+	}
+	return float64(max(from, 0)) / float64(n), float64(to) / float64(n)
+}
+
+// MeanPValueInterval returns the interval that the mean p-value of n new images lies in with a
+// chance of about 95%, if they are like the m calibration images: the sum of the ranks
+// is Mann and Whitney's U.
+func MeanPValueInterval(n, m int) (low, high float64) {
+	if n < 1 || m < 1 {
+		return 0, 1
+	}
+	// p = (1 + #{calibration scores ≤ s}) / (m + 1)
+	N, M := float64(n), float64(m)
+	mean := (1 + M/2) / (M + 1)
+	deviation := 1.96 * math.Sqrt((N+M+1)/(12*N*M)) * M / (M + 1)
+	return max(mean-deviation, 0), min(mean+deviation, 1)
 }

@@ -3,7 +3,9 @@ package training
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -96,4 +98,103 @@ func (t *Data) tooFew(n int) string {
 		return text + fmt.Sprintf(": set aside %.2g of the images (‹Calibration›), or let each image train and calibrate, which takes ten times longer (‹Calibration cross:10›), or name a feature set of others", share+0.005)
 	}
 	return text + ": with cross-conformal calibration each image trains and calibrates (‹Calibration cross:10›); or name a feature set of other images (‹Calibration›), or accept fewer (‹TargetTPR›)"
+}
+
+// reference returns what the parts of the score give the calibration images or,
+// where none were set aside, the validation images; nil without either. The rows of
+// raw are not conditioned.
+func (t *Data) reference(ctx context.Context, raw *Data, d *detector.Detector) (*detector.Reference, error) {
+	rows, of := t.samples(raw, d)
+	return d.NewReference(ctx, of, rows)
+}
+
+// probe is what the training set says of the features that a detector reads.
+func (t *Data) probe(d *detector.Detector) *features.Probe {
+	whole := t.Sets[0].Probe
+	if whole == nil || len(d.Source.Layers) > 0 || len(t.Sets[0].Layers) == 0 {
+		return whole
+	}
+	own := *whole
+	own.Features = nil
+	for row := range slices.Chunk(whole.Features, len(whole.Features)/whole.Images) {
+		own.Features = append(own.Features, row[:t.D]...)
+	}
+	return &own
+}
+
+// samples returns the features of some calibration images or, where none were set aside,
+// validation images, and which of the two they are.
+func (t *Data) samples(raw *Data, d *detector.Detector) (rows []float32, of string) {
+	if len(t.sample) > 0 && len(d.Folds) == 0 {
+		return t.sample, "calibration"
+	}
+	return raw.someValidation(d, detector.ReferenceImages), "validation"
+}
+
+// everyRow returns at most n rows of d features, evenly spread over all.
+func everyRow(rows []float32, d, n int) []float32 {
+	all := make([]int, len(rows)/d)
+	for i := range all {
+		all[i] = i
+	}
+	var some []float32
+	for _, i := range features.Every(all, n) {
+		some = append(some, rows[i*d:(i+1)*d]...)
+	}
+	return some
+}
+
+// confidenceRows is how many validation rows the two numbers of fitConfidence are
+// fitted on, at most.
+const confidenceRows = 50000
+
+// fitConfidence fits, on the validation rows, what makes a probability of the
+// heads' confidence. It is nil without any, and for one class. The data are not
+// conditioned.
+func (t *Data) fitConfidence(ctx context.Context, d *detector.Detector) (*detector.Platt, error) {
+	if len(t.Classes) == 1 || len(t.validation.Index) == 0 {
+		return nil, nil
+	}
+	own := *d
+	own.Scoring, own.Folds, own.Confidence = nil, nil, nil
+	var logPhi []float64
+	var right []bool
+	err := t.eachValidation(ctx, &own, features.Every(t.validation.Index, confidenceRows), func(y int, v detector.Verdict) {
+		logPhi = append(logPhi, math.Log(v.Confidence))
+		right = append(right, v.Label == y)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return detector.FitPlatt(logPhi, right), nil
+}
+
+// calibrateByClass sets thresholds by class where the options want them, by the
+// verdicts on the calibration rows.
+func (t *Data) calibrateByClass(d *detector.Detector) {
+	if !t.Options.PerClass || math.IsInf(d.Threshold, -1) {
+		return
+	}
+	var scores []float64
+	var labels []int
+	for _, v := range t.calibrated {
+		scores, labels = append(scores, v.Score), append(labels, v.Label)
+	}
+	few := d.CalibrateByClass(scores, labels)
+	if len(few) == 0 {
+		return
+	}
+	var names []string
+	for _, c := range few[:min(len(few), 5)] {
+		names = append(names, t.Classes[c])
+	}
+	if n := len(few) - len(names); n > 0 {
+		names = append(names, fmt.Sprintf("%d more", n))
+	}
+	with := "the threshold of all classes"
+	if n := len(d.ByClass[len(d.Classes)]); detector.Rank(n, d.TargetTPR) > 0 {
+		with = fmt.Sprintf("one threshold, set by their %d calibration images together", n)
+	}
+	t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d classes have fewer than the %d calibration images that a threshold of their own needs, and share %s: %s",
+		len(few), len(d.Classes), detector.ScoresNeeded(d.TargetTPR), with, strings.Join(names, ", ")))
 }

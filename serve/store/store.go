@@ -16,6 +16,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -222,3 +224,7 @@ func UpdateValue[T any](ctx context.Context, s Store, key string, change func(*T
 		return json.Marshal(v)
 	})
 }
+
+// NewID returns an id for a verdict: a UUID of version 7. Those of one process sort by
+// time, which keeps the index of a database compact.
+func NewID() string { return uuid.Must(uuid.NewV7()).String() } // which never fails
