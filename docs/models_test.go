@@ -54,7 +54,7 @@ func run(t *testing.T, files []string) [][]float32 {
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}
-	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func run(t *testing.T, files []string) [][]float32 {
 	for i, file := range files {
 		items[i] = images.Item{Path: filepath.ToSlash(file), File: file, Label: -1}
 	}
-	_, err = model.Extract(t.Context(), images.Of(items...), extractor.ExtractOptions{}, func(r extractor.Row) error {
+	_, err = model.Extract(t.Context(), images.Of(items...), extractor.Options{}, func(r extractor.Row) error {
 		logits[r.Index] = slices.Clone(r.Logits)
 		return r.Err
 	})

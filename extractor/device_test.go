@@ -28,7 +28,7 @@ func TestDevicesThatTheLibraryLacks(t *testing.T) {
 	dir := testModel(t, 6, 8, pixels(-1))
 	lacking := 0
 	for _, d := range devices {
-		m, err := OpenModel(t.Context(), dir, ModelOptions{Device: d.name})
+		m, err := OpenModel(t.Context(), dir, Options{Device: d.name})
 		if err == nil {
 			if err := m.Close(); err != nil {
 				t.Error(err)
@@ -45,7 +45,7 @@ func TestDevicesThatTheLibraryLacks(t *testing.T) {
 
 func TestProvidersThatCannotBeLoaded(t *testing.T) {
 	dir := testModel(t, 6, 8, pixels(-1))
-	refuse := func(opts ModelOptions, texts ...string) {
+	refuse := func(opts Options, texts ...string) {
 		t.Helper()
 		m, err := OpenModel(t.Context(), dir, opts)
 		if err == nil {
@@ -55,10 +55,10 @@ func TestProvidersThatCannotBeLoaded(t *testing.T) {
 	}
 	absent, text := filepath.Join(dir, "absent.so"), filepath.Join(dir, "text.so")
 	write(t, text, "no library")
-	refuse(ModelOptions{Device: "openvino", Provider: absent}, absent, "cannot be loaded")
-	refuse(ModelOptions{Device: "openvino", Provider: text}, text, "cannot be loaded")
-	refuse(ModelOptions{Device: "openvino", Provider: testenv.Runtime(t)}, "CreateEpFactories")
-	m, err := OpenModel(t.Context(), dir, ModelOptions{Device: "openvino:GPU", Provider: text})
+	refuse(Options{Device: "openvino", Provider: absent}, absent, "cannot be loaded")
+	refuse(Options{Device: "openvino", Provider: text}, text, "cannot be loaded")
+	refuse(Options{Device: "openvino", Provider: testenv.Runtime(t)}, "CreateEpFactories")
+	m, err := OpenModel(t.Context(), dir, Options{Device: "openvino:GPU", Provider: text})
 	if err == nil {
 		m.Close()
 	}
@@ -75,16 +75,16 @@ func TestOpenVINO(t *testing.T) {
 	for _, name := range []string{"vit-tiny-p16", "mobilenetv1-nhwc", "squeezenet11-fp16io", "resnet20-cifar10"} {
 		t.Run(name, func(t *testing.T) {
 			dir := testenv.Shared(t, "models", name)
-			want := patterned(t, openTest(t, dir, ModelOptions{}), 3)
-			got := patterned(t, openTest(t, dir, ModelOptions{Device: "openvino", Provider: plugin}), 3)
+			want := patterned(t, openTest(t, dir, Options{}), 3)
+			got := patterned(t, openTest(t, dir, Options{Device: "openvino", Provider: plugin}), 3)
 			for i := range want {
 				if c := cosine(got[i], want[i]); !(c > 0.99999) {
 					t.Errorf("image %d: cosine %v to the CPU's features", i, c)
 				}
 			}
-			_, err := OpenModel(t.Context(), dir, ModelOptions{Device: "openvino:99", Provider: plugin})
+			_, err := OpenModel(t.Context(), dir, Options{Device: "openvino:99", Provider: plugin})
 			wantError(t, err, "openvino:99", "on this machine")
-			_, err = OpenModel(t.Context(), dir, ModelOptions{Device: "cuda", Provider: plugin})
+			_, err = OpenModel(t.Context(), dir, Options{Device: "cuda", Provider: plugin})
 			wantError(t, err, "0 devices for cuda")
 		})
 	}

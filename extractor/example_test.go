@@ -16,7 +16,7 @@ import (
 // an ONNX file, which [extractor.OpenModel] opens, has the same methods.
 func ExampleNewPixels() {
 	ctx := context.Background()
-	spec, err := extractor.PixelOptions{Width: 2, Height: 1}.Spec(ctx, &images.Listing{})
+	spec, err := extractor.Options{Width: 2, Height: 1}.PixelSpec(ctx, &images.Listing{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func ExampleNewPixels() {
 	img.Set(0, 0, color.NRGBA{255, 0, 0, 255})
 	img.Set(1, 0, color.NRGBA{0, 0, 255, 255})
 	items := []images.Item{images.PixelsItem("red and blue", img), images.EncodedItem("text", []byte("no image"))}
-	_, err = pixels.Extract(ctx, images.Of(items...), extractor.ExtractOptions{Workers: 1}, func(r extractor.Row) error {
+	_, err = pixels.Extract(ctx, images.Of(items...), extractor.Options{Workers: 1}, func(r extractor.Row) error {
 		if r.Err != nil {
 			fmt.Println(r.Item.Path, "has no features")
 		} else {

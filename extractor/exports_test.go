@@ -39,7 +39,7 @@ func TestExportsOfOthers(t *testing.T) {
 			c.Features = c.Saturating
 		}
 		t.Run(c.Model+" "+c.Output+" "+c.Pool, func(t *testing.T) {
-			m := openTest(t, filepath.Join(exports, c.Model), ModelOptions{Output: c.Output, Pool: c.Pool})
+			m := openTest(t, filepath.Join(exports, c.Model), Options{Output: c.Output, Pool: c.Pool})
 			if m.Output() != c.WantOutput || m.Pool() != c.WantPool {
 				t.Errorf("output %s, pool %q; want %s, %q", m.Output(), m.Pool(), c.WantOutput, c.WantPool)
 			}
@@ -121,8 +121,8 @@ func TestExportInAHubsCache(t *testing.T) {
 			t.Skip("no links here, as under Wine")
 		}
 	}
-	linked := openTest(t, filepath.Join(cache, "snapshots", "main"), ModelOptions{})
-	plain := openTest(t, filepath.Join(exports, "external"), ModelOptions{})
+	linked := openTest(t, filepath.Join(cache, "snapshots", "main"), Options{})
+	plain := openTest(t, filepath.Join(exports, "external"), Options{})
 	if linked.Fingerprint() != plain.Fingerprint() {
 		t.Error("the fingerprint depends on where files are")
 	}
@@ -135,7 +135,7 @@ func TestExportsThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	clip := filepath.Join(exports, "transformersjs-clip")
-	refuse := func(dir string, opts ModelOptions, texts ...string) {
+	refuse := func(dir string, opts Options, texts ...string) {
 		t.Helper()
 		m, err := OpenModel(t.Context(), dir, opts)
 		if err == nil {
@@ -143,16 +143,16 @@ func TestExportsThatCannotBeUsed(t *testing.T) {
 		}
 		wantError(t, err, texts...)
 	}
-	refuse(filepath.Join(clip, "onnx", "model.onnx"), ModelOptions{}, "input_ids", filepath.Join(clip, "onnx", "vision_model.onnx"), "vision_model_fp16.onnx")
-	refuse(filepath.Join(exports, "optimum-patches"), ModelOptions{Pool: "cls"}, "16 tokens", "Pool: ")
-	refuse(filepath.Join(exports, "optimum-resnet"), ModelOptions{Pool: "cls"}, "last_hidden_state", "Pool: ")
+	refuse(filepath.Join(clip, "onnx", "model.onnx"), Options{}, "input_ids", filepath.Join(clip, "onnx", "vision_model.onnx"), "vision_model_fp16.onnx")
+	refuse(filepath.Join(exports, "optimum-patches"), Options{Pool: "cls"}, "16 tokens", "Pool: ")
+	refuse(filepath.Join(exports, "optimum-resnet"), Options{Pool: "cls"}, "last_hidden_state", "Pool: ")
 
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(16, 16))
 	for _, name := range []string{"onnx/vision_model_q4.onnx", "onnx/text_model.onnx"} {
 		write(t, filepath.Join(dir, name), "")
 	}
-	refuse(dir, ModelOptions{}, "choose one", filepath.Join(dir, "onnx/vision_model_q4.onnx"))
+	refuse(dir, Options{}, "choose one", filepath.Join(dir, "onnx/vision_model_q4.onnx"))
 
 	// Weights that did not come along.
 	graph, err := os.ReadFile(filepath.Join(exports, "external", "onnx", "model.onnx"))
@@ -160,7 +160,7 @@ func TestExportsThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir = testModel(t, 16, 16, graph)
-	refuse(dir, ModelOptions{}, "model.onnx_data")
+	refuse(dir, Options{}, "model.onnx_data")
 }
 
 func TestLeadingTokens(t *testing.T) {

@@ -31,33 +31,6 @@ const maxIdle = 1 << 24
 // the largest does that is allowed.
 const DefaultImageTimeout = 2 * time.Minute
 
-// ExtractOptions tunes an extraction; the zero value is the usual way. None of
-// it but Batch can change a feature.
-type ExtractOptions struct {
-	// Workers is how many images are worked on at once; 0 is one for each
-	// processor, or fewer with more threads each where that proves faster.
-	Workers int
-	// Batch is how many images go through the session at once; 0 is one, or
-	// more where that proves faster and bit-identical. A batch that is
-	// asked for may change the last bits of features.
-	Batch int
-	// MaxPixels bounds the size of a decoded image; 0 is preprocess's bound. All that are
-	// decoded at once take about [DecodeMemory].
-	MaxPixels int64
-	// ImageTimeout bounds how long one image may take to decode; 0 is
-	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
-	// its memory until it ends.
-	ImageTimeout time.Duration
-	// NoHash leaves out the hashes of images, for who does not want them.
-	NoHash bool
-	// Progress is called after every image with the numbers of those done, of those of
-	// them that failed, and of all, −1 where that is not known. Calls do not overlap.
-	Progress func(done, failed, total int)
-	// Chosen is called once, when it is settled how most of the images are
-	// worked on. With many of them that is after the first.
-	Chosen func(Plan)
-}
-
 // A Row holds the features of one image, or its error. Its slices are valid during the call
 // that it is given to only.
 type Row struct {
@@ -79,7 +52,7 @@ type Row struct {
 	Enlarged bool
 	// Grey16 says that the file has greys of 16 bits; see preprocess.Reading.
 	Grey16 bool
-	// Map says how strange each place of the image is; nil without [ModelOptions.Patches].
+	// Map says how strange each place of the image is; nil without [Options.Patches].
 	Map *PatchMap
 	// Err says why the image has no features.
 	Err error
@@ -169,12 +142,12 @@ type runner interface {
 // It stops early, and returns an error, when the context is cancelled (the
 // context's error), when the stream or sink fails (its error), or when the model cannot
 // run (naming the model). It returns when no worker runs any more.
-func (m *Model) Extract(ctx context.Context, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
+func (m *Model) Extract(ctx context.Context, in images.Stream, opts Options, sink func(Row) error) (Stats, error) {
 	return extract(ctx, m, in, opts, sink)
 }
 
 // extract is behind the Extract of both kinds of models.
-func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
+func extract(ctx context.Context, m model, in images.Stream, opts Options, sink func(Row) error) (Stats, error) {
 	if opts.Batch < 0 || opts.Workers < 0 || opts.MaxPixels < 0 || opts.ImageTimeout < 0 {
 		return Stats{}, fmt.Errorf("batch %d, workers %d, pixels %d and time %v must be at least 1, or 0 for the default", opts.Batch, opts.Workers, opts.MaxPixels, opts.ImageTimeout)
 	}
@@ -196,7 +169,7 @@ func extract(ctx context.Context, m model, in images.Stream, opts ExtractOptions
 type extraction struct {
 	model  model
 	in     images.Stream
-	opts   ExtractOptions
+	opts   Options
 	sink   func(Row) error
 	tuning tuning
 	plans  planFile
@@ -508,6 +481,6 @@ type Backbone interface {
 	Dim() int
 	LogitsDim() int
 	Probe(context.Context) (*features.Probe, error) // nil without a model
-	Extract(context.Context, images.Stream, ExtractOptions, func(Row) error) (Stats, error)
+	Extract(context.Context, images.Stream, Options, func(Row) error) (Stats, error)
 	Close() error
 }

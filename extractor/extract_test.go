@@ -48,7 +48,7 @@ func TestGoldenFeatures(t *testing.T) {
 
 func goldenFeatures(t *testing.T, dir, name string) {
 	items := goldenItems(t)
-	m := openTest(t, dir, ModelOptions{})
+	m := openTest(t, dir, Options{})
 	read := func(file string, d int) []float32 {
 		want, shape, err := npy.Read[float32](testenv.Shared(t, "oracle", "golden", "features", file))
 		if err != nil {
@@ -68,7 +68,7 @@ func goldenFeatures(t *testing.T, dir, name string) {
 	if testing.Short() {
 		rows = 2
 	}
-	_, err := m.Extract(t.Context(), images.Of(items[:rows]...), ExtractOptions{}, func(r Row) error {
+	_, err := m.Extract(t.Context(), images.Of(items[:rows]...), Options{}, func(r Row) error {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Item.Path, r.Err)
 			return nil
@@ -126,7 +126,7 @@ func TestGoldenTensors(t *testing.T) {
 	for _, name := range append(goldenModels, "vit-tiny-p16-int8") {
 		t.Run(name, func(t *testing.T) {
 			dir := testenv.Shared(t, "models", name)
-			m := openTest(t, dir, ModelOptions{OpenTimeout: time.Hour}) // under an emulator too
+			m := openTest(t, dir, Options{OpenTimeout: time.Hour}) // under an emulator too
 			golden := readNPZ(t, filepath.Join(dir, "golden_cat.npz"))
 			if name == "vit-tiny-p16-int8" && productsSaturate(t) {
 				maps.Copy(golden, readNPZ(t, filepath.Join("testdata", name+"-saturating.npz")))
@@ -269,7 +269,7 @@ func large(t testing.TB) images.Item {
 }
 
 // collect extracts into a slice of results by index.
-func collect(t testing.TB, m *Model, items []images.Item, opts ExtractOptions) ([]Row, Stats) {
+func collect(t testing.TB, m *Model, items []images.Item, opts Options) ([]Row, Stats) {
 	t.Helper()
 	results := make([]Row, len(items))
 	stats, err := m.Extract(t.Context(), images.Of(items...), opts, func(r Row) error {
@@ -286,11 +286,11 @@ func collect(t testing.TB, m *Model, items []images.Item, opts ExtractOptions) (
 func TestExtractWithFreeAndFixedBatches(t *testing.T) {
 	items := greys(t, 11)
 	for _, batch := range []int64{-1, 1, 4} {
-		m := openTest(t, testModel(t, 6, 8, pixels(batch)), ModelOptions{})
+		m := openTest(t, testModel(t, 6, 8, pixels(batch)), Options{})
 		if m.Dim() != 3 || m.LogitsDim() != 3 || m.Output() != "features" || m.Pool() != "" {
 			t.Fatalf("dim %d, logits %d, output %q, pool %q", m.Dim(), m.LogitsDim(), m.Output(), m.Pool())
 		}
-		results, stats := collect(t, m, items, ExtractOptions{Workers: 2, Batch: 3})
+		results, stats := collect(t, m, items, Options{Workers: 2, Batch: 3})
 		if stats != (Stats{Done: 11}) {
 			t.Errorf("batch %d: %+v", batch, stats)
 		}
@@ -315,9 +315,9 @@ func TestExtractPassesOverBrokenImages(t *testing.T) {
 	items[9].File += ".missing"
 	items[10].File = filepath.Dir(items[10].File)
 
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	var progress []int
-	results, stats := collect(t, m, items, ExtractOptions{Workers: 1, Batch: 4, Progress: func(done, failed, total int) {
+	results, stats := collect(t, m, items, Options{Workers: 1, Batch: 4, Progress: func(done, failed, total int) {
 		progress = append(progress, done, failed, total)
 	}})
 	if want := (Stats{Done: 12, Failed: 5}); stats != want {
@@ -340,8 +340,8 @@ func TestExtractPassesOverBrokenImages(t *testing.T) {
 }
 
 func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
-	results, stats := collect(t, m, slices.Repeat([]images.Item{large(t)}, 5), ExtractOptions{ImageTimeout: 1})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
+	results, stats := collect(t, m, slices.Repeat([]images.Item{large(t)}, 5), Options{ImageTimeout: 1})
 	if stats.Done != 5 || stats.Failed != 5 {
 		t.Errorf("%+v, want 5 failures", stats)
 	}
@@ -352,9 +352,9 @@ func TestExtractGivesUpImagesThatTakeTooLong(t *testing.T) {
 
 // TestMemoryOfALateDecoderIsNotUsedAgain: it may still write to it.
 func TestMemoryOfALateDecoderIsNotUsedAgain(t *testing.T) {
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	w := &worker{
-		extraction: &extraction{model: m, opts: ExtractOptions{ImageTimeout: 1}},
+		extraction: &extraction{model: m, opts: Options{ImageTimeout: 1}},
 		decode:     preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reuse: image.NewNRGBA(image.Rect(0, 0, 9, 9))},
 	}
 	r := Row{Item: large(t)}
@@ -371,8 +371,8 @@ func TestMemoryOfALateDecoderIsNotUsedAgain(t *testing.T) {
 func TestExtractRefusesWhatIsNotFinite(t *testing.T) {
 	items := greys(t, 20)
 	m := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3)},
-		node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Sqrt", "flat", "features"))), ModelOptions{})
-	results, stats := collect(t, m, items, ExtractOptions{})
+		node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Sqrt", "flat", "features"))), Options{})
+	results, stats := collect(t, m, items, Options{})
 	for i, r := range results {
 		if dark := i < 13; dark != (r.Err != nil) || dark != (r.Features == nil) {
 			t.Errorf("image %d: features %v, %v", i, r.Features, r.Err)
@@ -388,8 +388,8 @@ func TestExtractRefusesWhatIsAbsurd(t *testing.T) {
 	items := greys(t, 20)
 	scale := message(varint(2, 1), field(9, binary.LittleEndian.AppendUint32(nil, math.Float32bits(1e20))))
 	m := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3)},
-		constant("scale", scale), node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Mul", "flat,scale", "features"))), ModelOptions{})
-	results, stats := collect(t, m, items, ExtractOptions{})
+		constant("scale", scale), node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Mul", "flat,scale", "features"))), Options{})
+	results, stats := collect(t, m, items, Options{})
 	for i, r := range results {
 		if r.Features != nil || r.Err == nil || !strings.Contains(r.Err.Error(), "is beyond") {
 			t.Errorf("image %d: features %v, %v", i, r.Features, r.Err)
@@ -403,7 +403,7 @@ func TestExtractRefusesWhatIsAbsurd(t *testing.T) {
 // TestExtractBoundsPixels: images of the largest size allowed take turns, and
 // larger ones are refused.
 func TestExtractBoundsPixels(t *testing.T) {
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	items := greys(t, 40)
 	data, err := os.ReadFile(items[0].File)
 	if err != nil {
@@ -414,10 +414,10 @@ func TestExtractBoundsPixels(t *testing.T) {
 		t.Fatal(err)
 	}
 	exact := int64(width) * int64(height)
-	if _, stats := collect(t, m, items, ExtractOptions{MaxPixels: exact, Workers: 8, Batch: 3}); stats.Failed != 0 {
+	if _, stats := collect(t, m, items, Options{MaxPixels: exact, Workers: 8, Batch: 3}); stats.Failed != 0 {
 		t.Errorf("%d images of the bound's size failed", stats.Failed)
 	}
-	if _, stats := collect(t, m, items, ExtractOptions{MaxPixels: exact - 1, Workers: 8, Batch: 3}); stats.Failed != len(items) {
+	if _, stats := collect(t, m, items, Options{MaxPixels: exact - 1, Workers: 8, Batch: 3}); stats.Failed != len(items) {
 		t.Errorf("%d of %d images beyond the bound failed", stats.Failed, len(items))
 	}
 }
@@ -430,8 +430,8 @@ func TestExtractBoundsBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, m := range map[string]model{"pixels": raw, "onnx": openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})} {
-		if stats, err := extract(t.Context(), m, images.Of(items...), ExtractOptions{Batch: math.MaxInt}, func(r Row) error { return r.Err }); err != nil || stats.Done != 1 {
+	for name, m := range map[string]model{"pixels": raw, "onnx": openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})} {
+		if stats, err := extract(t.Context(), m, images.Of(items...), Options{Batch: math.MaxInt}, func(r Row) error { return r.Err }); err != nil || stats.Done != 1 {
 			t.Errorf("%s: %+v, %v", name, stats, err)
 		}
 		if _, err := m.newRunner(1 << 40); !errors.Is(err, onnx.ErrTooLarge) {
@@ -442,16 +442,16 @@ func TestExtractBoundsBatches(t *testing.T) {
 
 func TestExtractStops(t *testing.T) {
 	items := greys(t, 20)
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	before := runtime.NumGoroutine()
 
 	full := errors.New("disk full")
-	if _, err := m.Extract(t.Context(), images.Of(items...), ExtractOptions{Batch: 1}, func(Row) error { return full }); !errors.Is(err, full) {
+	if _, err := m.Extract(t.Context(), images.Of(items...), Options{Batch: 1}, func(Row) error { return full }); !errors.Is(err, full) {
 		t.Errorf("error %v, want that of the sink", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := 0
-	_, err := m.Extract(ctx, images.Of(items...), ExtractOptions{Workers: 2, Batch: 1}, func(Row) error {
+	_, err := m.Extract(ctx, images.Of(items...), Options{Workers: 2, Batch: 1}, func(Row) error {
 		if done++; done == 3 {
 			cancel()
 		}
@@ -460,13 +460,13 @@ func TestExtractStops(t *testing.T) {
 	if err != context.Canceled || done > 6 {
 		t.Errorf("cancelled after 3 images: %v after %d", err, done)
 	}
-	if _, err := m.Extract(ctx, images.Of(items...), ExtractOptions{}, func(Row) error { return errors.New("called") }); err != context.Canceled {
+	if _, err := m.Extract(ctx, images.Of(items...), Options{}, func(Row) error { return errors.New("called") }); err != context.Canceled {
 		t.Errorf("cancelled before: %v", err)
 	}
-	if _, err := m.Extract(t.Context(), images.Of(items...), ExtractOptions{Workers: -1}, nil); err == nil {
+	if _, err := m.Extract(t.Context(), images.Of(items...), Options{Workers: -1}, nil); err == nil {
 		t.Error("-1 workers are no error")
 	}
-	if stats, err := m.Extract(t.Context(), images.Of(), ExtractOptions{}, nil); err != nil || stats != (Stats{}) {
+	if stats, err := m.Extract(t.Context(), images.Of(), Options{}, nil); err != nil || stats != (Stats{}) {
 		t.Errorf("nothing to do: %+v, %v", stats, err)
 	}
 	for range 100 {
@@ -485,7 +485,7 @@ func TestRunStopsInTheMiddle(t *testing.T) {
 		chain = append(chain, node("Sin", fmt.Sprint(i-1), fmt.Sprint(i)))
 	}
 	chain = append(chain, node("GlobalAveragePool", fmt.Sprint(nodes-1), "features"))
-	m := openTest(t, testModel(t, 128, 128, graph([]TensorInfo{floats("image", -1, 3, 128, 128)}, []TensorInfo{floats("features", -1, 3, 1, 1)}, chain...)), ModelOptions{})
+	m := openTest(t, testModel(t, 128, 128, graph([]TensorInfo{floats("image", -1, 3, 128, 128)}, []TensorInfo{floats("features", -1, 3, 1, 1)}, chain...)), Options{})
 	r, err := m.NewRunner(batch)
 	if err != nil {
 		t.Fatal(err)
@@ -512,8 +512,8 @@ func TestExtractNamesAModelThatFails(t *testing.T) {
 	// Rows of [n,2] plus zeros [n] go for one and two images only.
 	m := openTest(t, testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
 		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
-		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
-	_, err := m.Extract(t.Context(), images.Of(greys(t, 4)...), ExtractOptions{Batch: 4}, func(Row) error { return nil })
+		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), Options{})
+	_, err := m.Extract(t.Context(), images.Of(greys(t, 4)...), Options{Batch: 4}, func(Row) error { return nil })
 	wantError(t, err, m.File, "Batch: ")
 }
 
@@ -535,13 +535,13 @@ func TestBatchesThatMixImagesAreNotMade(t *testing.T) {
 			if dir == "" {
 				dir = testenv.Shared(t, "models", "vit-tiny-p16-int8")
 			}
-			m := openTest(t, dir, ModelOptions{})
+			m := openTest(t, dir, Options{})
 			items := greys(t, 9)
-			all, stats := collect(t, m, items, ExtractOptions{Batch: 4})
+			all, stats := collect(t, m, items, Options{Batch: 4})
 			if stats.Failed > 0 {
 				t.Fatalf("%+v: %v", stats, all[0].Err)
 			}
-			alone, _ := collect(t, m, items[5:6], ExtractOptions{Batch: 4})
+			alone, _ := collect(t, m, items[5:6], Options{Batch: 4})
 			if !slices.Equal(all[5].Features, alone[0].Features) {
 				t.Error("features depend on the other images of the batch")
 			}
@@ -556,11 +556,11 @@ func BenchmarkExtract(b *testing.B) {
 	}
 	items := slices.Repeat(l.Items, 5)
 	for _, dir := range []string{testenv.Backbone(b), testenv.Shared(b, "models", "vit-tiny-p16"), testenv.Shared(b, "models", "squeezenet11-fp16io")} {
-		m := openTest(b, dir, ModelOptions{})
+		m := openTest(b, dir, Options{})
 		for _, batch := range []int{1, 4, 8} {
 			b.Run(fmt.Sprintf("%s/batch=%d", filepath.Base(dir), batch), func(b *testing.B) {
 				for b.Loop() {
-					if _, err := m.Extract(b.Context(), images.Of(items...), ExtractOptions{Batch: batch}, func(r Row) error { return r.Err }); err != nil {
+					if _, err := m.Extract(b.Context(), images.Of(items...), Options{Batch: batch}, func(r Row) error { return r.Err }); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -587,9 +587,9 @@ func (h held) prepare(dst []float32, img *image.NRGBA) error {
 // TestDecodeMemory: whatever extracts, an image takes its part of the memory for decoding
 // until it is done, and gives it back.
 func TestDecodeMemory(t *testing.T) {
-	m := held{openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{}), t}
+	m := held{openTest(t, testModel(t, 6, 8, pixels(-1)), Options{}), t}
 	items := append(greys(t, 9), large(t))
-	stats, err := extract(t.Context(), m, images.Of(items...), ExtractOptions{}, func(Row) error { return nil })
+	stats, err := extract(t.Context(), m, images.Of(items...), Options{}, func(Row) error { return nil })
 	if err != nil || stats.Done != len(items) {
 		t.Errorf("%+v, %v", stats, err)
 	}

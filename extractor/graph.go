@@ -168,7 +168,7 @@ func chooseOutput(outputs []TensorInfo, output, pool string) (TensorInfo, error)
 }
 
 // whyOutput says why chooseOutput chose name.
-func whyOutput(name string, opts ModelOptions) string {
+func whyOutput(name string, opts Options) string {
 	switch {
 	case opts.Output != "":
 		return "as was asked for"

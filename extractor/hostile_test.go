@@ -83,10 +83,10 @@ func TestEndlessRuns(t *testing.T) {
 		items = append(items, images.Item{File: file})
 	}
 	for name, batch := range map[string]int64{"any": -1, "fixed": 3} {
-		m := openTest(t, testModel(t, 6, 8, endlessForBright(batch)), ModelOptions{RunTimeout: 20 * time.Millisecond})
+		m := openTest(t, testModel(t, 6, 8, endlessForBright(batch)), Options{RunTimeout: 20 * time.Millisecond})
 		for _, size := range []int{1, 3} {
 			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
-				stats, err := m.Extract(t.Context(), images.Of(items...), ExtractOptions{Batch: size, Workers: 1}, func(r Row) error {
+				stats, err := m.Extract(t.Context(), images.Of(items...), Options{Batch: size, Workers: 1}, func(r Row) error {
 					if slices.Contains(bright, r.Index) {
 						if !errors.Is(r.Err, ErrRunTimeout) || options.Name(r.Err) != "RunTimeout" {
 							t.Errorf("image %d: %v", r.Index, r.Err)
@@ -104,7 +104,7 @@ func TestEndlessRuns(t *testing.T) {
 			})
 		}
 	}
-	if _, err := OpenModel(t.Context(), dir, ModelOptions{RunTimeout: -1}); options.Name(err) != "RunTimeout" {
+	if _, err := OpenModel(t.Context(), dir, Options{RunTimeout: -1}); options.Name(err) != "RunTimeout" {
 		t.Error(err)
 	}
 }
@@ -131,7 +131,7 @@ func TestHostileGraphs(t *testing.T) {
 			node("Shape", "one", "size"), node("Mul", "size,factor", "swapped"), node("Expand", "one,swapped", "wide"), node("Transpose", "wide", "features")), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m, err := OpenModel(t.Context(), testModel(t, 6, 8, test.graph), ModelOptions{})
+			m, err := OpenModel(t.Context(), testModel(t, 6, 8, test.graph), Options{})
 			if err == nil {
 				m.Close()
 			}
@@ -141,12 +141,12 @@ func TestHostileGraphs(t *testing.T) {
 		})
 	}
 	dir := testModel(t, 6, 8, endless())
-	if _, err := OpenModel(t.Context(), dir, ModelOptions{OpenTimeout: 200 * time.Millisecond}); !errors.Is(err, ErrOpenTimeout) || options.Name(err) != "OpenTimeout" {
+	if _, err := OpenModel(t.Context(), dir, Options{OpenTimeout: 200 * time.Millisecond}); !errors.Is(err, ErrOpenTimeout) || options.Name(err) != "OpenTimeout" {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(200*time.Millisecond, cancel)
-	if _, err := OpenModel(ctx, dir, ModelOptions{}); !errors.Is(err, context.Canceled) {
+	if _, err := OpenModel(ctx, dir, Options{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -165,11 +165,11 @@ func TestComputedSizes(t *testing.T) {
 			node("ReduceMean", "wide", "mean", intsAttribute("axes", 0)), node("Add", "one,mean", "features")))
 	}
 	for _, batch := range []int64{-1, 1} { // with 1 all sizes are known when the graph is loaded
-		m := openTest(t, wide(batch, 1<<20), ModelOptions{}) // 4 MB
+		m := openTest(t, wide(batch, 1<<20), Options{}) // 4 MB
 		if m.Dim() != 1 {
 			t.Errorf("%d features", m.Dim())
 		}
-		if _, err := OpenModel(t.Context(), wide(batch, 1<<27), ModelOptions{}); !errors.Is(err, ErrRunMemory) { // 512 MiB
+		if _, err := OpenModel(t.Context(), wide(batch, 1<<27), Options{}); !errors.Is(err, ErrRunMemory) { // 512 MiB
 			t.Errorf("a batch of %d: %v", batch, err)
 		}
 		r, err := m.NewRunner(1)
@@ -201,7 +201,7 @@ func TestSpecialFiles(t *testing.T) {
 				if err != nil {
 					t.Skip(err)
 				}
-				m, err := OpenModel(t.Context(), dir, ModelOptions{})
+				m, err := OpenModel(t.Context(), dir, Options{})
 				if err == nil {
 					m.Close()
 				}
@@ -253,10 +253,10 @@ func TestLinksThatMultiply(t *testing.T) {
 }
 
 func TestQuantised(t *testing.T) {
-	plain := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	plain := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	scaled := openTest(t, testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 6, 8)},
 		constant("scale", message(varint(2, 1), field(9, []byte{0, 0, 0x80, 0x3f}))), constant("zero", message(varint(2, 2), field(9, []byte{0}))),
-		node("QuantizeLinear", "image,scale,zero", "bytes"), node("DequantizeLinear", "bytes,scale,zero", "features"))), ModelOptions{})
+		node("QuantizeLinear", "image,scale,zero", "bytes"), node("DequantizeLinear", "bytes,scale,zero", "features"))), Options{})
 	if plain.Quantised() || !scaled.Quantised() {
 		t.Errorf("%v and %v", plain.Quantised(), scaled.Quantised())
 	}
@@ -267,7 +267,7 @@ func TestQuantised(t *testing.T) {
 	}
 	marked := field(14, message(field(1, []byte("mlrbfn.quantise")), field(2, []byte("no product of 8 bits saturates"))))
 	write(t, scaled.File, string(append(data, marked...)))
-	if m := openTest(t, filepath.Dir(scaled.File), ModelOptions{}); m.Quantised() {
+	if m := openTest(t, filepath.Dir(scaled.File), Options{}); m.Quantised() {
 		t.Error("a graph whose products saturate nowhere depends on the processor")
 	}
 }
@@ -276,6 +276,6 @@ func TestBfloat16(t *testing.T) {
 	to := func(element uint64) []byte { return message(field(1, []byte("to")), varint(3, element), varint(20, 2)) }
 	dir := testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 3, 1, 1)},
 		node("Cast", "image", "small", to(16)), node("GlobalAveragePool", "small", "pooled"), node("Cast", "pooled", "features", to(1))))
-	_, err := OpenModel(t.Context(), dir, ModelOptions{})
+	_, err := OpenModel(t.Context(), dir, Options{})
 	wantError(t, err, "model.onnx", "export it in float32 or float16")
 }

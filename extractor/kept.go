@@ -37,8 +37,10 @@ const (
 func (k *Kept) Close() error { return k.closeIdle(0, 0) }
 
 // open is OpenModel.
-func (k *Kept) open(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
+func (k *Kept) open(ctx context.Context, dir string, opts Options) (*Model, error) {
 	opts.Kept, opts.Drifted = nil, nil
+	// How it is run is said anew for each run.
+	opts.Workers, opts.Batch, opts.MaxPixels, opts.ImageTimeout, opts.NoHash, opts.Progress, opts.Chosen = 0, 0, 0, 0, false, nil, nil
 	key, err := keyOf(dir, opts)
 	if err != nil { // which opening says better
 		return OpenModel(ctx, dir, opts)
@@ -96,7 +98,7 @@ func (k *Kept) closeIdle(most int, unused time.Duration) (err error) {
 }
 
 // keyOf names a model, as its files are now, and how it is opened.
-func keyOf(dir string, opts ModelOptions) (string, error) {
+func keyOf(dir string, opts Options) (string, error) {
 	file, folders, err := findGraph(dir)
 	if err != nil {
 		return "", err

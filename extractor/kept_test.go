@@ -16,7 +16,7 @@ func TestKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := new(Kept)
-	open := func(opts ModelOptions) *Model {
+	open := func(opts Options) *Model {
 		t.Helper()
 		opts.Kept = kept
 		return openTest(t, dir, opts)
@@ -39,7 +39,7 @@ func TestKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first, same := open(ModelOptions{}), open(ModelOptions{Drifted: func(string) {}})
+	first, same := open(Options{}), open(Options{Drifted: func(string) {}, Workers: 2, Batch: 2, MaxPixels: 9, ImageTimeout: 1, NoHash: true, Progress: func(int, int, int) {}, Chosen: func(Plan) {}})
 	session := first.session
 	if same.session != session {
 		t.Error("a second session is open")
@@ -48,12 +48,12 @@ func TestKept(t *testing.T) {
 	closed(first, first) // twice is once
 	run(same)
 	closed(same)
-	again := open(ModelOptions{})
+	again := open(Options{})
 	if again.session != session {
 		t.Error("it was not kept")
 	}
 	run(again)
-	two := open(ModelOptions{IntraOpThreads: 2})
+	two := open(Options{IntraOpThreads: 2})
 	if two.session == session {
 		t.Error("another number of threads is the same session")
 	}
@@ -61,7 +61,7 @@ func TestKept(t *testing.T) {
 	if err := os.Chtimes(file, time.Time{}, time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	other := open(ModelOptions{})
+	other := open(Options{})
 	if other.session == session {
 		t.Error("files that have changed are the same session")
 	}

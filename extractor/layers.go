@@ -18,7 +18,7 @@ import (
 // This file takes more from a run than the embedding: what blocks of the network hand on.
 // The session is of the graph in the file with more outputs.
 
-// AutoLayers in [ModelOptions.Layers] takes the ends of a few of the network's blocks.
+// AutoLayers in [Options.Layers] takes the ends of a few of the network's blocks.
 const AutoLayers = "auto"
 
 // NoLayers stands for none.

@@ -29,12 +29,12 @@ func TestLayersLeaveTheEmbedding(t *testing.T) {
 	for _, dir := range dirs {
 		t.Run(filepath.Base(filepath.Dir(dir))+"/"+filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
-			plain, err := OpenModel(t.Context(), dir, ModelOptions{})
+			plain, err := OpenModel(t.Context(), dir, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer plain.Close()
-			m, err := OpenModel(t.Context(), dir, ModelOptions{Layers: []string{AutoLayers}})
+			m, err := OpenModel(t.Context(), dir, Options{Layers: []string{AutoLayers}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +50,7 @@ func TestLayersLeaveTheEmbedding(t *testing.T) {
 			for _, l := range layers {
 				names = append(names, l.Name)
 			}
-			named, err := OpenModel(t.Context(), dir, ModelOptions{Layers: names})
+			named, err := OpenModel(t.Context(), dir, Options{Layers: names})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestLayersRefused(t *testing.T) {
 		node("Relu", "image", "block.1"), node("Flatten", "block.1", "flat"), node("Relu", "flat", "features"),
 		node("Shape", "image", "size"), node("Unsqueeze", "block.1", "deep", intsAttribute("axes", 1))))
 	for name, want := range map[string]string{"block.2": "near names: block.1", "size": "size", "block.1,block.1": "twice", "auto": "blocks"} {
-		_, err := OpenModel(t.Context(), model, ModelOptions{Layers: strings.Split(name, ",")})
+		_, err := OpenModel(t.Context(), model, Options{Layers: strings.Split(name, ",")})
 		if err == nil || !strings.Contains(err.Error(), want) || name != "size" && options.Name(err) != "Layers" {
 			t.Errorf("layers %s: %v, want %q", name, err, want)
 		}

@@ -15,15 +15,15 @@ func TestModelOfALongPath(t *testing.T) {
 	if err := os.CopyFS(dir, os.DirFS(export)); err != nil {
 		t.Fatal(err)
 	}
-	here := openTest(t, export, ModelOptions{}).Fingerprint()
-	if m, err := OpenModel(t.Context(), dir, ModelOptions{}); filepath.Separator == '\\' && err != nil {
+	here := openTest(t, export, Options{}).Fingerprint()
+	if m, err := OpenModel(t.Context(), dir, Options{}); filepath.Separator == '\\' && err != nil {
 		// Wine's GetFinalPathNameByHandle knows no such paths.
 		wantError(t, err, "characters", "canonical path", "move it to one of fewer than 260")
 		return
 	} else if err == nil {
 		m.Close()
 	}
-	if there := openTest(t, dir, ModelOptions{}).Fingerprint(); here != there {
+	if there := openTest(t, dir, Options{}).Fingerprint(); here != there {
 		t.Errorf("%s, %s", here, there)
 	}
 }

@@ -30,8 +30,9 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
-// ModelOptions says how to use a model; the zero value is the usual way.
-type ModelOptions struct {
+// Options says how to open a model and how to run it over images; the zero value is the
+// usual way. Where a model is open already, how to run it counts alone.
+type Options struct {
 	// Output names the output that is the embedding; "" chooses the
 	// first there is of image_embeds, pooler_output, features, embedding,
 	// last_hidden_state, or the only one that there is.
@@ -50,6 +51,18 @@ type ModelOptions struct {
 	// the layers; PatchNodes do not count then.
 	PatchNodes []string
 	Patches    *Patches
+
+	// Width and Height are the size that [Pixels] resizes images to, whatever their aspect
+	// ratio, with Pillow's default filter (bicubic). Both 0 leave them as they
+	// are; all must have one size then.
+	Width, Height int
+	// Channels of Pixels is "grey", as Pillow's convert("RGB").convert("L") makes images,
+	// or "rgb"; "" is grey for an idx file, which has no colours, else RGB.
+	Channels string
+	// Mean and Std normalise Pixels: (x/255 − Mean)/Std. Each has one value, or one
+	// for each channel; nil means 0 and 1.
+	Mean, Std []float64
+
 	preprocess.Reading
 	// Device is where the model runs, as [CheckDevice] has it; "" is cpu. It may
 	// change the last bits of features.
@@ -79,6 +92,31 @@ type ModelOptions struct {
 	Drifted func(text string)
 	// Kept, where set, keeps the model open when it is closed, for the next one.
 	Kept *Kept
+
+	// How to run it, of which Batch alone can change a feature.
+
+	// Workers is how many images are worked on at once; 0 is one for each
+	// processor, or fewer with more threads each where that proves faster.
+	Workers int
+	// Batch is how many images go through the session at once; 0 is one, or
+	// more where that proves faster and bit-identical. A batch that is
+	// asked for may change the last bits of features.
+	Batch int
+	// MaxPixels bounds the size of a decoded image; 0 is preprocess's bound. All that are
+	// decoded at once take about [DecodeMemory].
+	MaxPixels int64
+	// ImageTimeout bounds how long one image may take to decode; 0 is
+	// [DefaultImageTimeout]. A decoder that takes longer is left behind, with
+	// its memory until it ends.
+	ImageTimeout time.Duration
+	// NoHash leaves out the hashes of images, for who does not want them.
+	NoHash bool
+	// Progress is called after every image with the numbers of those done, of those of
+	// them that failed, and of all, −1 where that is not known. Calls do not overlap.
+	Progress func(done, failed, total int)
+	// Chosen is called once, when it is settled how most of the images are
+	// worked on. With many of them that is after the first.
+	Chosen func(Plan)
 }
 
 // ErrOpenTimeout is wrapped by the error of a model that took too long to open.
@@ -99,7 +137,7 @@ const grace = 2 * time.Second
 
 // openTimeout is the time that a model in these files has, far more than an
 // honest one needs.
-func (opts *ModelOptions) openTimeout(files []string) time.Duration {
+func (opts Options) openTimeout(files []string) time.Duration {
 	if opts.OpenTimeout > 0 {
 		return opts.OpenTimeout
 	}
@@ -118,7 +156,7 @@ func sizeOf(files []string) (bytes int64) {
 
 // leastTimeout is the time that any model has to open and for an image: devices
 // compile it.
-func (opts *ModelOptions) leastTimeout() time.Duration {
+func (opts Options) leastTimeout() time.Duration {
 	if opts.Device != "" && opts.Device != "cpu" {
 		return 20 * time.Minute
 	}
@@ -162,7 +200,7 @@ type Model struct {
 	kept        *keptRunners
 	probed      *keptProbe
 	release     func() error // of a model that is kept; nil of others
-	options     ModelOptions
+	options     Options
 	why         string
 	fingerprint string
 	plainprint  string // of the embedding alone
@@ -186,12 +224,12 @@ var graphs = []string{"model.onnx", "onnx/vision_model.onnx", "onnx/model.onnx"}
 // A blank image is run to learn the sizes of the outputs, so a graph that does
 // not fit its configuration fails here. So does one whose tensors for one run
 // would not fit into a gigabyte, one whose constants ask for endless loops or
-// huge values, and one that is not open after [ModelOptions.OpenTimeout]. Tensors
+// huge values, and one that is not open after [Options.OpenTimeout]. Tensors
 // whose sizes a run computes may take most of the machine's memory; more is
 // [ErrRunMemory].
 //
 // Errors name the graph file. It ends with the context's error once that is cancelled.
-func OpenModel(ctx context.Context, dir string, opts ModelOptions) (*Model, error) {
+func OpenModel(ctx context.Context, dir string, opts Options) (*Model, error) {
 	if opts.Kept != nil {
 		return opts.Kept.open(ctx, dir, opts)
 	}
@@ -255,7 +293,7 @@ func OpenModel(ctx context.Context, dir string, opts ModelOptions) (*Model, erro
 
 // openModel opens the graph in the first of files, whose weights are in the
 // others, with the configuration in the first of folders that has one.
-func openModel(ctx context.Context, files, folders []string, opts ModelOptions) (_ *Model, err error) {
+func openModel(ctx context.Context, files, folders []string, opts Options) (_ *Model, err error) {
 	m := &Model{File: files[0], bytes: sizeOf(files), options: opts, kept: new(keptRunners), probed: new(keptProbe)}
 	for _, m.Dir = range folders {
 		if m.Spec, err = preprocess.Load(m.Dir); err == nil {
@@ -407,7 +445,7 @@ func HashModel(ctx context.Context, dir string) (string, error) {
 }
 
 // open fills in all that the graph itself says and makes the session.
-func (m *Model) open(ctx context.Context, opts ModelOptions) error {
+func (m *Model) open(ctx context.Context, opts Options) error {
 	if err := m.inspect(); err != nil {
 		return err
 	}
@@ -820,7 +858,7 @@ func (m *Model) LogitsDim() int {
 // Output is the name of the output that is the embedding.
 func (m *Model) Output() string { return m.outputs[0].Name }
 
-// FastMath says whether the model was opened with [ModelOptions.FastMath].
+// FastMath says whether the model was opened with [Options.FastMath].
 func (m *Model) FastMath() bool { return m.options.FastMath }
 
 // Why says why that output was chosen.

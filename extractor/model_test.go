@@ -40,7 +40,7 @@ func TestOpenModelFindsTheGraph(t *testing.T) {
 				write(t, filepath.Join(dir, graph), string(pixels(-1)))
 			}
 			write(t, filepath.Join(dir, test.config, "preprocessor_config.json"), processor(6, 8))
-			m := openTest(t, filepath.Join(dir, test.open), ModelOptions{})
+			m := openTest(t, filepath.Join(dir, test.open), Options{})
 			if m.File != filepath.Join(dir, test.want) || m.Dir != filepath.Join(dir, test.config) {
 				t.Errorf("file %s, folder %s", m.File, m.Dir)
 			}
@@ -54,26 +54,26 @@ func TestOpenModelErrors(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		graph []byte
-		opts  ModelOptions
+		opts  Options
 		texts []string
 	}{
-		{"wrong output", good, ModelOptions{Output: "embeddings"}, []string{`"embeddings"`, "Output: ", "features float32[?,3]", "logits"}},
-		{"wrong pool", good, ModelOptions{Pool: "max"}, []string{`"max"`, "Pool: ", "cls", "mean"}},
-		{"pool without tokens", good, ModelOptions{Pool: "mean"}, []string{"last_hidden_state", "Pool: "}},
-		{"pool for a vector", good, ModelOptions{Output: "features", Pool: "mean"}, []string{"features", "Pool: ", "nothing to pool"}},
-		{"unknown device", good, ModelOptions{Device: "tpu"}, []string{`"tpu"`, "cuda"}},
-		{"device that the library lacks", good, ModelOptions{Device: "openvino:GPU"}, []string{"openvino:GPU", "it can use cpu.", "onnxruntime-openvino", "Device: "}},
-		{"not a graph", []byte("no graph"), ModelOptions{}, []string{"not an ONNX file"}},
+		{"wrong output", good, Options{Output: "embeddings"}, []string{`"embeddings"`, "Output: ", "features float32[?,3]", "logits"}},
+		{"wrong pool", good, Options{Pool: "max"}, []string{`"max"`, "Pool: ", "cls", "mean"}},
+		{"pool without tokens", good, Options{Pool: "mean"}, []string{"last_hidden_state", "Pool: "}},
+		{"pool for a vector", good, Options{Output: "features", Pool: "mean"}, []string{"features", "Pool: ", "nothing to pool"}},
+		{"unknown device", good, Options{Device: "tpu"}, []string{`"tpu"`, "cuda"}},
+		{"device that the library lacks", good, Options{Device: "openvino:GPU"}, []string{"openvino:GPU", "it can use cpu.", "onnxruntime-openvino", "Device: "}},
+		{"not a graph", []byte("no graph"), Options{}, []string{"not an ONNX file"}},
 		{"size of another model", graph([]TensorInfo{floats("image", -1, 3, 8, 6)}, []TensorInfo{floats("features", -1, 3, 8, 6)}, node("Identity", "image", "features")),
-			ModelOptions{}, []string{"8×6", "6×8"}},
+			Options{}, []string{"8×6", "6×8"}},
 		{"text too", graph([]TensorInfo{image[0], {"input_ids", "int64", []int64{-1, -1}}}, []TensorInfo{floats("features", -1, 3, 6, 8)}, node("Identity", "image", "features")),
-			ModelOptions{}, []string{"input_ids", "onnx/vision_model.onnx"}},
+			Options{}, []string{"input_ids", "onnx/vision_model.onnx"}},
 		{"logits only", graph(image, []TensorInfo{floats("logits", -1, 3, 6, 8)}, node("Identity", "image", "logits")),
-			ModelOptions{}, []string{"Output: ", "logits"}},
+			Options{}, []string{"Output: ", "logits"}},
 		{"one number for all images", graph(image, []TensorInfo{floats("features")}, node("ReduceMean", "image", "features", intAttribute("keepdims", 0))),
-			ModelOptions{}, []string{"features", "a row for each"}},
+			Options{}, []string{"features", "a row for each"}},
 		{"no row for each image", graph(image, []TensorInfo{floats("features", 3, -1)}, node("GlobalAveragePool", "image", "pooled"), node("Flatten", "pooled", "flat"), node("Transpose", "flat", "features")),
-			ModelOptions{}, []string{"features", "[3 1]", "a row for each"}},
+			Options{}, []string{"features", "[3 1]", "a row for each"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := testModel(t, 6, 8, test.graph)
@@ -88,17 +88,17 @@ func TestOpenModelErrors(t *testing.T) {
 		})
 	}
 
-	_, err := OpenModel(t.Context(), filepath.Join(t.TempDir(), "absent"), ModelOptions{})
+	_, err := OpenModel(t.Context(), filepath.Join(t.TempDir(), "absent"), Options{})
 	wantError(t, err, "absent", "Model: ")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v does not say that the folder is absent", err)
 	}
 	empty := t.TempDir()
-	_, err = OpenModel(t.Context(), empty, ModelOptions{})
+	_, err = OpenModel(t.Context(), empty, Options{})
 	wantError(t, err, empty, "model.onnx, onnx/vision_model.onnx, onnx/model.onnx")
 	text := filepath.Join(empty, "model.txt")
 	write(t, text, "")
-	_, err = OpenModel(t.Context(), text, ModelOptions{})
+	_, err = OpenModel(t.Context(), text, Options{})
 	wantError(t, err, text, ".onnx")
 }
 
@@ -110,23 +110,23 @@ func TestOpenModelShapes(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		graph    []byte
-		opts     ModelOptions
+		opts     Options
 		layout   preprocess.Layout
 		pool     string
 		features func(image func(c, y, x int) float32) []float32
 	}{
 		{"map, channels first", graph(in("float32", -1, 3, 4, 5), out("float32", "features", -1, 3, 4, 5), node("Identity", "image", "features")),
-			ModelOptions{}, preprocess.NCHW, "mean", spaceMean},
+			Options{}, preprocess.NCHW, "mean", spaceMean},
 		{"map, channels last", graph(in("float32", -1, 4, 5, 3), out("float32", "features", -1, 4, 5, 3), node("Identity", "image", "features")),
-			ModelOptions{}, preprocess.NHWC, "mean", spaceMean},
+			Options{}, preprocess.NHWC, "mean", spaceMean},
 		{"first token", graph(in("float32", -1, 3, 4, 5), out("float32", "last_hidden_state", -1, 4, 5), mean(1, "image", "last_hidden_state")),
-			ModelOptions{}, preprocess.NCHW, "cls", firstRow},
+			Options{}, preprocess.NCHW, "cls", firstRow},
 		{"mean token", graph(in("float32", -1, 3, 4, 5), out("float32", "last_hidden_state", -1, -1, -1), mean(1, "image", "last_hidden_state")),
-			ModelOptions{Pool: "mean"}, preprocess.NCHW, "mean", meanRow},
+			Options{Pool: "mean"}, preprocess.NCHW, "mean", meanRow},
 		{"float16 with declared shape", graph(in("float16", -1, 3, 4, 5), out("float16", "last_hidden_state", -1, 4, 5), mean(1, "image", "last_hidden_state")),
-			ModelOptions{}, preprocess.NCHW, "cls", firstRow},
+			Options{}, preprocess.NCHW, "cls", firstRow},
 		{"float16 without", graph(in("float16", -1, -1, -1, -1), out("float16", "last_hidden_state", -1, -1, -1), mean(1, "image", "last_hidden_state")),
-			ModelOptions{}, preprocess.NCHW, "cls", firstRow},
+			Options{}, preprocess.NCHW, "cls", firstRow},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := openTest(t, testModel(t, 4, 5, test.graph), test.opts)
@@ -192,7 +192,7 @@ func meanRow(image func(c, y, x int) float32) []float32 {
 func TestFingerprint(t *testing.T) {
 	dir := testModel(t, 6, 8, pixels(-1))
 	file := filepath.Join(dir, "model.onnx")
-	print := func(opts ModelOptions) string {
+	print := func(opts Options) string {
 		t.Helper()
 		m, err := OpenModel(t.Context(), dir, opts)
 		if err != nil {
@@ -201,21 +201,21 @@ func TestFingerprint(t *testing.T) {
 		defer m.Close()
 		return m.Fingerprint()
 	}
-	first := print(ModelOptions{})
+	first := print(Options{})
 	if b, err := hex.DecodeString(first); err != nil || len(b) != sha256.Size {
 		t.Errorf("fingerprint %q is not a SHA-256 in hex", first)
 	}
-	if again := print(ModelOptions{Output: "features", Device: "cpu", IntraOpThreads: 2}); again != first {
+	if again := print(Options{Output: "features", Device: "cpu", IntraOpThreads: 2}); again != first {
 		t.Error("the fingerprint changes with what cannot change features")
 	}
-	prints := []string{first, print(ModelOptions{Output: "logits"}), print(ModelOptions{Reading: preprocess.Reading{ApplyEXIF: true}}), print(ModelOptions{FastMath: true})}
+	prints := []string{first, print(Options{Output: "logits"}), print(Options{Reading: preprocess.Reading{ApplyEXIF: true}}), print(Options{FastMath: true})}
 	write(t, filepath.Join(dir, "preprocessor_config.json"), processor(8, 6))
-	prints = append(prints, print(ModelOptions{}))
+	prints = append(prints, print(Options{}))
 	write(t, file, string(pixels(1)))
-	prints = append(prints, print(ModelOptions{}))
+	prints = append(prints, print(Options{}))
 	dir = testModel(t, 4, 5, graph([]TensorInfo{floats("image", -1, 3, 4, 5)}, []TensorInfo{floats("last_hidden_state", -1, 4, 5)},
 		mean(1, "image", "last_hidden_state")))
-	prints = append(prints, print(ModelOptions{Pool: "cls"}), print(ModelOptions{Pool: "mean"}))
+	prints = append(prints, print(Options{Pool: "cls"}), print(Options{Pool: "mean"}))
 	slices.Sort(prints)
 	if len(slices.Compact(prints)) != 8 {
 		t.Errorf("two of these agree: %q", prints)

@@ -111,7 +111,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-func openTest(t testing.TB, dir string, opts ModelOptions) *Model {
+func openTest(t testing.TB, dir string, opts Options) *Model {
 	t.Helper()
 	if err := InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)

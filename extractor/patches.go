@@ -294,7 +294,7 @@ func describe(columns []float32, layers []layer, out []*buffer, image int) *Patc
 }
 
 // choosePatches adds the values whose patches are described, or are to be.
-func (m *Model) choosePatches(ctx context.Context, opts ModelOptions) error {
+func (m *Model) choosePatches(ctx context.Context, opts Options) error {
 	if p := opts.Patches; p != nil {
 		places, err := m.placesOf(ctx, p, false)
 		for i, where := range places {
@@ -447,9 +447,9 @@ func (m *moments) fit(name string, shape []int64) (PatchNode, error) {
 }
 
 // FitPatches fits a model of the patches of some images, of the values that
-// [ModelOptions.PatchNodes] names. No patches are stored, and the same images give the same
+// [Options.PatchNodes] names. No patches are stored, and the same images give the same
 // model, however many workers there are. Images that cannot be read are left out.
-func (m *Model) FitPatches(ctx context.Context, some []images.Item, opts ExtractOptions) (*Patches, error) {
+func (m *Model) FitPatches(ctx context.Context, some []images.Item, opts Options) (*Patches, error) {
 	var nodes []layer
 	var shapes [][]int64
 	for i, l := range m.layers {

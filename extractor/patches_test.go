@@ -44,7 +44,7 @@ func TestPatches(t *testing.T) {
 	for i := range 8 {
 		some = append(some, woven(t, dir, uint64(i), image.Rectangle{}))
 	}
-	open := func(opts ModelOptions) *Model {
+	open := func(opts Options) *Model {
 		m, err := OpenModel(t.Context(), backbone, opts)
 		if err != nil {
 			t.Fatal(err)
@@ -52,15 +52,15 @@ func TestPatches(t *testing.T) {
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
-	plain, unfitted := open(ModelOptions{}), open(ModelOptions{PatchNodes: []string{AutoLayers}})
+	plain, unfitted := open(Options{}), open(Options{PatchNodes: []string{AutoLayers}})
 	if unfitted.Dim() != plain.Dim() || unfitted.Fingerprint() != plain.Fingerprint() {
 		t.Error("values whose patches are to be fitted change the features")
 	}
-	p, err := unfitted.FitPatches(t.Context(), some, ExtractOptions{Workers: 1})
+	p, err := unfitted.FitPatches(t.Context(), some, Options{Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := unfitted.FitPatches(t.Context(), some, ExtractOptions{Workers: 3})
+	again, err := unfitted.FitPatches(t.Context(), some, Options{Workers: 3})
 	if err != nil || again.String() != p.String() || len(p.Images) != len(some) || len(p.Nodes) != len(autoPatches) {
 		t.Fatalf("%v of %d images with 3 workers, %v with one: %v", again, len(p.Images), p, err)
 	}
@@ -68,7 +68,7 @@ func TestPatches(t *testing.T) {
 	if err != nil || loaded.Layer() != p.Layer() {
 		t.Fatalf("from the file %v, want %v: %v", loaded, p, err)
 	}
-	m := open(ModelOptions{Layers: []string{p.Nodes[0].Name}, Patches: loaded}) // one value for both
+	m := open(Options{Layers: []string{p.Nodes[0].Name}, Patches: loaded}) // one value for both
 	if err := m.ProveLayers(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -78,7 +78,7 @@ func TestPatches(t *testing.T) {
 	hole := image.Rect(70, 20, 84, 34)
 	test := []images.Item{some[0], woven(t, dir, 100, image.Rectangle{}), woven(t, dir, 100, hole)}
 	rows := make([]Row, len(test))
-	if _, err := m.Extract(t.Context(), images.Of(test...), ExtractOptions{}, func(r Row) error {
+	if _, err := m.Extract(t.Context(), images.Of(test...), Options{}, func(r Row) error {
 		r.Features = slices.Clone(r.Features)
 		rows[r.Index] = r
 		return r.Err
@@ -116,10 +116,10 @@ func TestPatchesOfLayouts(t *testing.T) {
 		"optimum-resnet": "last_hidden_state", "half": "cells", "nhwc-int8": "nchw_DequantizeLinear_Output",
 	} {
 		t.Run(model, func(t *testing.T) {
-			extract := func(opts ModelOptions) (m *Model, rows []Row) {
+			extract := func(opts Options) (m *Model, rows []Row) {
 				m = openTest(t, filepath.Join(exports, model), opts)
 				rows = make([]Row, len(some))
-				if _, err := m.Extract(t.Context(), images.Of(some...), ExtractOptions{}, func(r Row) error {
+				if _, err := m.Extract(t.Context(), images.Of(some...), Options{}, func(r Row) error {
 					r.Features = slices.Clone(r.Features)
 					rows[r.Index] = r
 					return r.Err
@@ -128,14 +128,14 @@ func TestPatchesOfLayouts(t *testing.T) {
 				}
 				return m, rows
 			}
-			m, values := extract(ModelOptions{PatchNodes: []string{node}})
-			p, err := m.FitPatches(t.Context(), some, ExtractOptions{})
+			m, values := extract(Options{PatchNodes: []string{node}})
+			p, err := m.FitPatches(t.Context(), some, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, shape := range [][]int64{p.Nodes[0].Shape, nil} { // older models do not say it
 				p.Nodes[0].Shape = shape
-				_, rows := extract(ModelOptions{Patches: p})
+				_, rows := extract(Options{Patches: p})
 				for i, r := range rows {
 					far := p.Nodes[0].distances(values[i].patches[0])
 					most, mean := worst(far)
@@ -212,7 +212,7 @@ func TestPatchesRefused(t *testing.T) {
 	model := testModel(t, 6, 8, graph([]TensorInfo{image}, []TensorInfo{floats("features", -1, 144)},
 		node("Relu", "image", "block.1"), node("Flatten", "block.1", "flat"), node("Relu", "flat", "features")))
 	for name, want := range map[string]string{"block.2": "near names: block.1", "flat": "dimensions", "block.1,block.1": "twice", "auto": "blocks", "a,b,c,d": "at most 3"} {
-		_, err := OpenModel(t.Context(), model, ModelOptions{PatchNodes: strings.Split(name, ",")})
+		_, err := OpenModel(t.Context(), model, Options{PatchNodes: strings.Split(name, ",")})
 		if err == nil || !strings.Contains(err.Error(), want) || options.Name(err) != "PatchNodes" {
 			t.Errorf("patches %s: %v, want %q", name, err, want)
 		}
@@ -223,7 +223,7 @@ func TestPatchesRefused(t *testing.T) {
 	}
 	for _, shape := range [][]int64{nil, {4, 6, 8}, {3, 5, 8}} { // as the model of patches has it
 		p.Nodes[0].Shape = shape
-		if _, err := OpenModel(t.Context(), model, ModelOptions{Patches: p}); err == nil || !strings.Contains(err.Error(), "another graph") {
+		if _, err := OpenModel(t.Context(), model, Options{Patches: p}); err == nil || !strings.Contains(err.Error(), "another graph") {
 			t.Errorf("a model of patches of another graph, %v: %v", shape, err)
 		}
 	}

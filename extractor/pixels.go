@@ -13,28 +13,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
-// PixelOptions says how an image's pixels become its features; the zero value
-// takes images as they are, in [0, 1].
-type PixelOptions struct {
-	// Width and Height are the size that images are resized to, whatever their aspect
-	// ratio, with Pillow's default filter (bicubic). Both 0 leave them as they
-	// are; all must have one size then.
-	Width, Height int
-	// Channels is "grey", as Pillow's convert("RGB").convert("L") makes images,
-	// or "rgb"; "" is grey for an idx file, which has no colours, else RGB.
-	Channels string
-	// Mean and Std normalise: (x/255 − Mean)/Std. Each has one value, or one
-	// for each channel; nil means 0 and 1.
-	Mean, Std []float64
-	preprocess.Reading
-}
-
-// Spec returns the preprocessing of the images of a listing. Where the options
-// leave their size as it is, the first that can be read tells it.
+// PixelSpec returns the preprocessing of [Pixels] for the images of a listing. Where the
+// options leave their size as it is, the first that can be read tells it.
 //
 // It returns an error where the options cannot be, where no image can be read,
 // or ctx is cancelled.
-func (o PixelOptions) Spec(ctx context.Context, l *images.Listing) (*preprocess.Spec, error) {
+func (o Options) PixelSpec(ctx context.Context, l *images.Listing) (*preprocess.Spec, error) {
 	if !slices.Contains([]string{"", "grey", "rgb"}, o.Channels) {
 		return nil, options.Errorf("Channels", "unknown channels %q; they are grey or rgb", o.Channels)
 	}
@@ -110,7 +94,7 @@ type Pixels struct {
 const PixelsName = "pixels"
 
 // NewPixels returns the model with the given preprocessing, which
-// [PixelOptions.Spec] makes or a feature set says.
+// [Options.PixelSpec] makes or a feature set says.
 func NewPixels(spec *preprocess.Spec, reading preprocess.Reading) (*Pixels, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, fmt.Errorf("pixels: %w", err)
@@ -120,7 +104,7 @@ func NewPixels(spec *preprocess.Spec, reading preprocess.Reading) (*Pixels, erro
 }
 
 // Extract is [Model.Extract].
-func (p *Pixels) Extract(ctx context.Context, in images.Stream, opts ExtractOptions, sink func(Row) error) (Stats, error) {
+func (p *Pixels) Extract(ctx context.Context, in images.Stream, opts Options, sink func(Row) error) (Stats, error) {
 	return extract(ctx, p, in, opts, sink)
 }
 

@@ -24,9 +24,9 @@ import (
 
 // pixelFeatures extracts the pixels of a listing's images, in its order; those
 // that failed have an error instead.
-func pixelFeatures(t *testing.T, l *images.Listing, opts PixelOptions) (rows [][]float32, errs []error) {
+func pixelFeatures(t *testing.T, l *images.Listing, opts Options) (rows [][]float32, errs []error) {
 	t.Helper()
-	spec, err := opts.Spec(t.Context(), l)
+	spec, err := opts.PixelSpec(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func pixelFeatures(t *testing.T, l *images.Listing, opts PixelOptions) (rows [][
 		t.Fatal(err)
 	}
 	rows, errs = make([][]float32, len(l.Items)), make([]error, len(l.Items))
-	_, err = p.Extract(t.Context(), images.Of(l.Items...), ExtractOptions{}, func(r Row) error {
+	_, err = p.Extract(t.Context(), images.Of(l.Items...), Options{}, func(r Row) error {
 		rows[r.Index], errs[r.Index] = slices.Clone(r.Features), r.Err
 		if r.Err == nil && (len(r.Features) != p.Dim() || r.Logits != nil) {
 			t.Errorf("%s: %d features, want %d; logits %v", r.Item.Path, len(r.Features), p.Dim(), r.Logits)
@@ -66,7 +66,7 @@ func TestPixels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rows, errs := pixelFeatures(t, l, PixelOptions{Width: size.width, Height: size.height, Channels: channels, Mean: mean[:n], Std: std[:n]})
+			rows, errs := pixelFeatures(t, l, Options{Width: size.width, Height: size.height, Channels: channels, Mean: mean[:n], Std: std[:n]})
 			if errs[0] != nil || len(rows[0]) != len(want) {
 				t.Fatalf("%s %s: %d features, want %d; %v", channels, size.name, len(rows[0]), len(want), errs[0])
 			}
@@ -144,7 +144,7 @@ func TestListIDX(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, noHash := range []bool{false, true} {
-			_, err = p.Extract(t.Context(), images.Of(l.Items...), ExtractOptions{NoHash: noHash}, func(r Row) error {
+			_, err = p.Extract(t.Context(), images.Of(l.Items...), Options{NoHash: noHash}, func(r Row) error {
 				part := pixels[8*r.Index:][:8]
 				want := ""
 				if sum := sha256.Sum256(part); !noHash {
@@ -165,7 +165,7 @@ func TestListIDX(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, errs := pixelFeatures(t, l, PixelOptions{}); errs[0] != nil {
+		if _, errs := pixelFeatures(t, l, Options{}); errs[0] != nil {
 			t.Error(errs[0])
 		}
 	}
@@ -225,7 +225,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, errs := pixelFeatures(t, l, PixelOptions{})
+	_, errs := pixelFeatures(t, l, Options{})
 	for i, wrong := range []bool{true, false, false, true, true} {
 		if (errs[i] != nil) != wrong {
 			t.Errorf("image %d: %v", i, errs[i])
@@ -234,7 +234,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 			t.Errorf("image %d: %v", i, errs[i])
 		}
 	}
-	rows, errs := pixelFeatures(t, l, PixelOptions{Width: 2, Height: 5})
+	rows, errs := pixelFeatures(t, l, Options{Width: 2, Height: 5})
 	for i := range errs {
 		if (errs[i] != nil) != (i == 0) || i > 0 && len(rows[i]) != 3*2*5 {
 			t.Errorf("image %d: %v", i, errs[i])
@@ -249,7 +249,7 @@ func TestPixelOptionsRefuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for says, o := range map[string]PixelOptions{
+	for says, o := range map[string]Options{
 		"cmyk":         {Channels: "cmyk"},
 		"2 values":     {Mean: []float64{1, 2}},
 		"3 values":     {Channels: "grey", Std: []float64{1, 2, 3}},
@@ -259,16 +259,16 @@ func TestPixelOptionsRefuse(t *testing.T) {
 		"not finite":   {Mean: []float64{math.NaN()}},
 		"height is -1": {Width: 1, Height: -1},
 	} {
-		if _, err := o.Spec(t.Context(), l); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := o.PixelSpec(t.Context(), l); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: %v, want %q", o, err, says)
 		}
 	}
-	if _, err := (PixelOptions{}).Spec(t.Context(), &images.Listing{}); !errors.Is(err, images.ErrNoImages) {
+	if _, err := (Options{}).PixelSpec(t.Context(), &images.Listing{}); !errors.Is(err, images.ErrNoImages) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := (PixelOptions{}).Spec(ctx, l); !errors.Is(err, context.Canceled) {
+	if _, err := (Options{}).PixelSpec(ctx, l); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -276,12 +276,12 @@ func TestPixelOptionsRefuse(t *testing.T) {
 // TestPixelFingerprint: everything that changes features changes it.
 func TestPixelFingerprint(t *testing.T) {
 	l := &images.Listing{}
-	seen := map[string]PixelOptions{}
-	for _, o := range []PixelOptions{
+	seen := map[string]Options{}
+	for _, o := range []Options{
 		{Width: 4, Height: 3}, {Width: 3, Height: 4}, {Width: 4, Height: 3, Channels: "grey"}, {Width: 4, Height: 3, Mean: []float64{0.5}},
 		{Width: 4, Height: 3, Std: []float64{0.5}}, {Width: 4, Height: 3, Reading: preprocess.Reading{ApplyEXIF: true}},
 	} {
-		spec, err := o.Spec(t.Context(), l)
+		spec, err := o.PixelSpec(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func tuned(t *testing.T, m *Model, items []images.Item, workers int) ([]Row, Pla
 	chosen := 0
 	e := &extraction{
 		model: m, in: images.Of(items...),
-		opts: ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
+		opts: Options{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan, chosen = p, chosen+1 }},
 		sink: func(r Row) error {
 			r.Features, r.Logits = slices.Clone(r.Features), slices.Clone(r.Logits)
 			results[r.Index] = r
@@ -54,8 +54,8 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := testenv.Shared(t, "models", name)
 			items := goldenItems(t)[:10]
-			m := openTest(t, dir, ModelOptions{})
-			want, _ := collect(t, m, items, ExtractOptions{Workers: 1})
+			m := openTest(t, dir, Options{})
+			want, _ := collect(t, m, items, Options{Workers: 1})
 			exact := true
 			check := func(what string, got []Row) {
 				for i, r := range got {
@@ -76,10 +76,10 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 				t.Errorf("%s: 3 workers were asked for: %v", dir, plan)
 			}
 			check(fmt.Sprint("tuned: ", plan), got)
-			got, _ = collect(t, m, items, ExtractOptions{Workers: 2, Batch: 5})
+			got, _ = collect(t, m, items, Options{Workers: 2, Batch: 5})
 			check("batches of 5", got)
 			exact = runtime.GOARCH != "arm64" // where no plan has two threads, as sums are split by threads
-			got, _ = collect(t, openTest(t, dir, ModelOptions{IntraOpThreads: 2}), items, ExtractOptions{})
+			got, _ = collect(t, openTest(t, dir, Options{IntraOpThreads: 2}), items, Options{})
 			check("2 threads", got)
 		})
 	}
@@ -89,13 +89,13 @@ func TestFeaturesDoNotDependOnThePlan(t *testing.T) {
 // is followed, whatever it is; more images, other options, a day too old and a file that is
 // broken or cannot be written mean measuring.
 func TestPlansAreRemembered(t *testing.T) {
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	file := planFile(filepath.Join(t.TempDir(), "cache", "plans.json"))
 	extract := func(file planFile, count, workers int) (key string, measured bool, plan Plan) {
 		t.Helper()
 		e := &extraction{
 			model: m, in: images.Of(slices.Repeat(greys(t, 1), count)...), plans: file, sink: func(Row) error { return nil },
-			opts:   ExtractOptions{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan = p }},
+			opts:   Options{Workers: workers, MaxPixels: preprocess.DefaultMaxPixels, ImageTimeout: DefaultImageTimeout, Chosen: func(p Plan) { plan = p }},
 			tuning: tuning{part: 1000, most: time.Hour},
 		}
 		if err := e.run(t.Context()); err != nil || e.stats.Done != count {
@@ -154,7 +154,7 @@ func TestOnlyBatchesThatWorkAreChosen(t *testing.T) {
 	// Rows of [n,2] plus zeros [n] go for one and two images only.
 	m := openTest(t, testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 2)},
 		mean(3, "image", "columns"), mean(1, "columns", "rows"), mean(1, "rows", "mean"),
-		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), ModelOptions{})
+		node("Sub", "mean,mean", "zeros"), node("Add", "rows,zeros", "features"))), Options{})
 	results, plan := tuned(t, m, slices.Repeat(greys(t, 25), 20), 2)
 	if plan.Batch > 2 {
 		t.Errorf("plan: %v", plan)
@@ -168,7 +168,7 @@ func TestOnlyBatchesThatWorkAreChosen(t *testing.T) {
 
 // TestFixedBatchesStay: a graph that takes two images at a time always gets two.
 func TestFixedBatchesStay(t *testing.T) {
-	m := openTest(t, testModel(t, 6, 8, pixels(2)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(2)), Options{})
 	if _, plan := tuned(t, m, slices.Repeat(greys(t, 25), 8), 2); plan.Batch != 2 {
 		t.Errorf("plan: %v", plan)
 	}
@@ -176,11 +176,11 @@ func TestFixedBatchesStay(t *testing.T) {
 
 // TestFewImagesAreNotMeasured: what takes a moment is done by the rule.
 func TestFewImagesAreNotMeasured(t *testing.T) {
-	m := openTest(t, testModel(t, 6, 8, pixels(-1)), ModelOptions{})
+	m := openTest(t, testModel(t, 6, 8, pixels(-1)), Options{})
 	m.alone = func() bool { t.Error("made-up images are run"); return false }
 	for _, n := range []int{1, 3, 25} {
 		var plan Plan
-		collect(t, m, greys(t, n), ExtractOptions{Chosen: func(p Plan) { plan = p }})
+		collect(t, m, greys(t, n), Options{Chosen: func(p Plan) { plan = p }})
 		if plan.Measured || plan.Batch != 1 || plan.Threads != 1 || plan.Workers < 1 || plan.Workers > n {
 			t.Errorf("%d images: %v", n, plan)
 		}

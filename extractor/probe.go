@@ -44,7 +44,7 @@ func (m *Model) Probe(ctx context.Context) (*features.Probe, error) {
 		items = append(items, images.PixelsItem(fmt.Sprintf("%d of the probe", i), ProbeImage(i, size.X, size.Y)))
 	}
 	p := &features.Probe{Version: probeVersion, Images: probeImages, Features: make([]float32, probeImages*m.Dim())}
-	_, err := m.Extract(ctx, images.Of(items...), ExtractOptions{Batch: 1, NoHash: true}, func(r Row) error {
+	_, err := m.Extract(ctx, images.Of(items...), Options{Batch: 1, NoHash: true}, func(r Row) error {
 		row := p.Features[r.Index*m.Dim() : (r.Index+1)*m.Dim()]
 		copy(row, r.Features)
 		if r.Err != nil {

@@ -56,7 +56,7 @@ func readProbe(t *testing.T, file string) *features.Probe {
 // TestProbeOfAnotherProcessor: an 8-bit model answers as it did on a processor of the
 // same kind, and otherwise on the other kind, so that its features must not be mixed.
 func TestProbeOfAnotherProcessor(t *testing.T) {
-	m := openTest(t, filepath.Join(exports, "nhwc-int8"), ModelOptions{})
+	m := openTest(t, filepath.Join(exports, "nhwc-int8"), Options{})
 	here, err := m.Probe(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestProbe(t *testing.T) {
 		"NaN":        testModel(t, 2, 4, graph([]TensorInfo{floats("image", -1, 3, 2, 4)}, []TensorInfo{floats("features", -1, 3, 1, 1)}, node("Log", "image", "log"), node("Neg", "log", "plus"), node("Log", "plus", "nan"), node("GlobalAveragePool", "nan", "features"))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := openTest(t, dir, ModelOptions{})
+			m := openTest(t, dir, Options{})
 			p, err := m.Probe(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -99,7 +99,7 @@ func TestProbe(t *testing.T) {
 			for i, size := range probeSizes {
 				items = append(items, images.PixelsItem("", ProbeImage(i, size.X, size.Y)))
 			}
-			results, _ := collect(t, m, items, ExtractOptions{})
+			results, _ := collect(t, m, items, Options{})
 			for i, r := range results {
 				for j := range m.Dim() {
 					got := p.Features[i*m.Dim()+j]
@@ -116,7 +116,7 @@ func TestProbe(t *testing.T) {
 			}
 		})
 	}
-	m := openTest(t, filepath.Join(exports, "half"), ModelOptions{})
+	m := openTest(t, filepath.Join(exports, "half"), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := m.Probe(ctx); err == nil {

@@ -20,7 +20,7 @@ func BenchmarkProbe(b *testing.B) {
 		"vit-tiny-p16-int8":  func(tb testing.TB) string { return testenv.Shared(tb, "models", "vit-tiny-p16-int8") },
 	} {
 		b.Run(name, func(b *testing.B) {
-			m, err := OpenModel(b.Context(), dir(b), ModelOptions{})
+			m, err := OpenModel(b.Context(), dir(b), Options{})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -103,7 +103,7 @@ var thisProcessor = sync.OnceValue(func() string {
 	return fmt.Sprint(processorLines.FindAllString(first, -1), cpu.X86, cpu.ARM64)
 })
 
-// HasFastMath tells whether [ModelOptions.FastMath] may do something: the processor is an
+// HasFastMath tells whether [Options.FastMath] may do something: the processor is an
 // arm64 and, as far as its system says, has bfloat16.
 func HasFastMath() bool {
 	return runtime.GOARCH == "arm64" && (runtime.GOOS != "linux" || strings.Contains(thisProcessor(), " bf16"))

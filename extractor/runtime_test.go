@@ -167,7 +167,7 @@ void *OrtGetApiBase(void) { return &base; }
 // in a process of its own, as the library decides when its environment is made.
 func TestNoTelemetry(t *testing.T) {
 	if dir := os.Getenv("TEST_MODEL"); dir != "" {
-		m, err := OpenModel(t.Context(), dir, ModelOptions{})
+		m, err := OpenModel(t.Context(), dir, Options{})
 		if err == nil {
 			err = m.Close()
 		}

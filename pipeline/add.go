@@ -25,7 +25,7 @@ type AddOptions struct {
 	Features []string
 
 	// Extract says how to extract the new images: Model (where the backbone is now; ""
-	// finds it), Backbone, Advise and Run count, and the rest is the detector's.
+	// finds it), Options and Advise count, and the rest is the detector's.
 	Extract ExtractOptions
 	// Extracting, where set, is told before images are extracted.
 	Extracting func(AddedImages)
@@ -104,7 +104,7 @@ func Add(ctx context.Context, opts AddOptions) (*Detector, *TrainResult, *Additi
 	t := opts.Train
 	o.Checkpoint, o.CheckpointEvery, o.Resume, o.Resumed, o.Progress = t.Checkpoint, t.CheckpointEvery, t.Resume, t.Resumed, t.Progress
 	o.Memory, o.Scratch, o.Tool, o.Outliers = t.Memory, t.Scratch, t.Tool, slices.Concat(o.Outliers, t.Outliers)
-	o.AllowDriftedFeatures = opts.Extract.Backbone.AllowDriftedFeatures
+	o.AllowDriftedFeatures = opts.Extract.AllowDriftedFeatures
 	if opts.Training != nil {
 		opts.Training()
 	}

@@ -30,8 +30,8 @@ import (
 type DetectOptions struct {
 	Detector *detector.Detector
 	Model    string // folder of the backbone; "" takes the detector's own
-	// Judge, unless nil, is an open detector to judge by, in the place of Detector, Model
-	// and Backbone. It stays open.
+	// Judge, unless nil, is an open detector to judge by, in the place of Detector and Model.
+	// It stays open.
 	Judge *Judge
 	// Paths are image files, folders of them, and idx files of images. If one is a tar, a
 	// Parquet file or a URL, package images reads them all, sorted, and SetAside and More
@@ -61,10 +61,9 @@ type DetectOptions struct {
 	// DefaultMaps. [DetectStats].Unmapped counts the others.
 	MostMaps int
 
-	Backbone extractor.ModelOptions // only Device, Provider, IntraOpThreads and the time limits count, the rest is the detector's
-	// Run is how to extract: workers, batch, progress. With More the total is −1
-	// until all paths are known.
-	Run extractor.ExtractOptions
+	// Options say how to open the backbone and how to run it; what would change features
+	// does not count. With More the total of Progress is −1 until all paths are known.
+	extractor.Options
 }
 
 // Judgement is the result for one image: a verdict, or an error.
@@ -150,7 +149,7 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 	err = b.wait(func(ctx context.Context) error {
 		done, failed := 0, 0
 		for {
-			run := opts.Run
+			run := opts.Options
 			run.NoHash = true
 			if progress := run.Progress; progress != nil {
 				run.Progress = func(n, failedNow, total int) {
@@ -176,7 +175,7 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 			}
 			more, err := opts.More(ctx)
 			if err == io.EOF {
-				if progress := opts.Run.Progress; progress != nil && done > 0 {
+				if progress := opts.Progress; progress != nil && done > 0 {
 					progress(done, failed, done)
 				}
 				return nil
@@ -203,7 +202,7 @@ func detect(ctx context.Context, opts DetectOptions, in images.Stream, sink func
 // backbone returns the backbone, which it opens unless there is a Judge.
 func (opts *DetectOptions) backbone(ctx context.Context) (extractor.Backbone, error) {
 	if opts.Judge == nil {
-		return opts.Detector.OpenBackbone(ctx, opts.Model, opts.Backbone)
+		return opts.Detector.OpenBackbone(ctx, opts.Model, opts.Options)
 	}
 	opts.Detector = opts.Judge.detector
 	return opts.Judge.backbone, nil

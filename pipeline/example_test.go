@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
@@ -176,7 +177,7 @@ func ExampleOpenJudge() {
 		log.Fatal(err)
 	}
 
-	judge, err := pipeline.OpenJudge(ctx, in("colours.safetensors"), pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(ctx, in("colours.safetensors"), extractor.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -63,11 +63,11 @@ func (j *Judge) Explain(ctx context.Context, e *Explainer, where bool, pictures 
 		}
 		answers[i].Explanation = &all[k]
 	}
-	return answers, addMaps(ctx, e, j.backbone, items, j.run, of)
+	return answers, addMaps(ctx, e, j.backbone, items, j.opts, of)
 }
 
 // addMaps adds the maps of images to their explanations.
-func addMaps(ctx context.Context, e *Explainer, backbone extractor.Backbone, items []images.Item, run extractor.ExtractOptions, to []*Explanation) error {
+func addMaps(ctx context.Context, e *Explainer, backbone extractor.Backbone, items []images.Item, run extractor.Options, to []*Explanation) error {
 	maps, err := e.Where(ctx, backbone, items, run)
 	for i, m := range maps {
 		to[i].Where, to[i].WhereErr = m.Map, m.Err
@@ -149,7 +149,7 @@ func (e *explaining) flush(ctx context.Context) error {
 			items, of = append(items, r.Item), append(of, reasons[i])
 		}
 	}
-	if err := addMaps(ctx, e.opts.Explain, e.backbone, items, e.opts.Run, of); err != nil {
+	if err := addMaps(ctx, e.opts.Explain, e.backbone, items, e.opts.Options, of); err != nil {
 		return err
 	}
 	for i, r := range e.results {

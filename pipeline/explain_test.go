@@ -104,7 +104,7 @@ func TestExplainImages(t *testing.T) {
 		t.Errorf("another map: %v, want %v", again[1].Explanation.Where, m)
 	}
 
-	judge, err := NewJudge(t.Context(), d, JudgeOptions{})
+	judge, err := NewJudge(t.Context(), d, "", extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,20 +52,18 @@ type ExtractOptions struct {
 	Verify    bool // tell by their content, and not by size and time, which images have changed
 
 	// Detector, where set, is one whose features to compute: with its backbone, which
-	// Model may name and else is found, and with its preprocessing. Of Backbone only
-	// Device, Provider, IntraOpThreads and OpenTimeout count then.
+	// Model may name and else is found, and with its preprocessing.
 	Detector *detector.Detector
 
-	Backbone extractor.ModelOptions // of an ONNX model
-	Pixels   extractor.PixelOptions // of extractor.PixelsName
 	// Advise, where set, puts the error of an image into other words for the set's
 	// list of failures. Errors name fields of options; a program may have flags.
 	Advise   func(error) error
 	recorder *parts.Recorder // of a part
-	// Run is how to extract. Its Progress counts images that are new or, with
-	// Verify, looked at, and is called with 0 of them before the first; the total
-	// is −1 where only reading tars and tables tells.
-	Run extractor.ExtractOptions
+	// Options say how to open the model and how to run it. With Detector what would change
+	// features does not count. Progress counts images that are new or, with Verify, looked
+	// at, and is called with 0 of them before the first; the total is −1 where only reading
+	// tars and tables tells.
+	extractor.Options
 }
 
 // ExtractResult tells what an extraction came to.
@@ -169,7 +167,7 @@ func extractSources(ctx context.Context, opts ExtractOptions) (_ *ExtractResult,
 	if err != nil {
 		return nil, err
 	}
-	if opts.Model == extractor.PixelsName && opts.Detector == nil && opts.Pixels.Width == 0 {
+	if opts.Model == extractor.PixelsName && opts.Detector == nil && opts.Width == 0 {
 		return nil, options.Errorf("Width", "images that come in tars, tables or from a bucket need the size to make them of")
 	}
 	model, source, err := openBackbone(ctx, opts, &images.Listing{Root: sources.Root})
@@ -207,7 +205,7 @@ func header(ctx context.Context, opts ExtractOptions, model extractor.Backbone, 
 		return h, false, err
 	}
 	if m, ok := model.(*extractor.Model); ok {
-		h.Machine.Runtime, h.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Backbone.Device, "cpu")
+		h.Machine.Runtime, h.Machine.Provider = extractor.RuntimeVersion(), cmp.Or(opts.Device, "cpu")
 		if quantised = m.Quantised(); quantised {
 			h.Machine.Products = extractor.Products()
 		}
@@ -222,7 +220,7 @@ func createSet(ctx context.Context, opts ExtractOptions, model extractor.Backbon
 		return nil, false, err
 	}
 	w, err := features.Create(ctx, opts.Out, h, features.Options{
-		Force: opts.Force, Speculate: opts.Speculate, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted,
+		Force: opts.Force, Speculate: opts.Speculate, AllowDriftedFeatures: opts.AllowDriftedFeatures, Drifted: opts.Drifted,
 	})
 	return w, quantised, err
 }
@@ -250,7 +248,7 @@ func (e *extraction) run(ctx context.Context) error {
 			}
 		}
 	}
-	run, total := e.opts.Run, len(items)
+	run, total := e.opts.Options, len(items)
 	report := run.Progress
 	if report != nil {
 		report(0, 0, total)
@@ -312,7 +310,7 @@ func (e *extraction) changed(ctx context.Context, items []images.Item) (some []i
 	var mu sync.Mutex
 	same, n := make([]bool, len(items)), 0
 	group, groupCtx := parallel.WithContext(ctx)
-	group.SetLimit(cmp.Or(e.opts.Run.Workers, runtime.GOMAXPROCS(0)))
+	group.SetLimit(cmp.Or(e.opts.Workers, runtime.GOMAXPROCS(0)))
 	for i, item := range items {
 		want := e.w.SHA256(item.Path)
 		if want == "" {
@@ -330,8 +328,8 @@ func (e *extraction) changed(ctx context.Context, items []images.Item) (some []i
 			e.w.Touch(now.Path, now.Bytes, now.MTime)
 			mu.Lock()
 			defer mu.Unlock()
-			if n++; e.opts.Run.Progress != nil {
-				e.opts.Run.Progress(n, 0, len(items))
+			if n++; e.opts.Progress != nil {
+				e.opts.Progress(n, 0, len(items))
 			}
 			return nil
 		})
@@ -443,7 +441,7 @@ func apart(images, out string) error {
 // for detectors.
 func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.Listing) (extractor.Backbone, detector.Source, error) {
 	if d := opts.Detector; d != nil {
-		model, err := d.OpenBackbone(ctx, opts.Model, opts.Backbone)
+		model, err := d.OpenBackbone(ctx, opts.Model, opts.Options)
 		if err != nil {
 			return nil, detector.Source{}, err
 		}
@@ -464,29 +462,29 @@ func openBackbone(ctx context.Context, opts ExtractOptions, listing *images.List
 		return model, source, nil
 	}
 	if opts.Model == extractor.PixelsName {
-		spec, err := opts.Pixels.Spec(ctx, listing)
+		spec, err := opts.PixelSpec(ctx, listing)
 		if err != nil {
 			return nil, detector.Source{}, err
 		}
-		model, err := extractor.NewPixels(spec, opts.Pixels.Reading)
+		model, err := extractor.NewPixels(spec, opts.Reading)
 		if err != nil {
 			return nil, detector.Source{}, err
 		}
-		source, err := detector.PixelsSource(model, spec, opts.Pixels.Reading)
+		source, err := detector.PixelsSource(model, spec, opts.Reading)
 		return model, source, err
 	}
 	folder, err := filepath.Abs(extractor.ModelPath(opts.Model)) // needed again from other working directories
 	if err != nil {
 		return nil, detector.Source{}, fmt.Errorf("model folder: %w", err)
 	}
-	model, err := extractor.OpenModel(ctx, opts.Model, opts.Backbone)
+	model, err := extractor.OpenModel(ctx, opts.Model, opts.Options)
 	if err != nil {
 		return nil, detector.Source{}, err
 	}
 	if err := model.ProveLayers(ctx); err != nil {
 		return nil, detector.Source{}, errors.Join(err, model.Close())
 	}
-	source, err := detector.ModelSource(model, folder, opts.Backbone.Reading)
+	source, err := detector.ModelSource(model, folder, opts.Reading)
 	if err != nil {
 		return nil, detector.Source{}, errors.Join(fmt.Errorf("preprocessing of model %s: %w", model.Dir, err), model.Close())
 	}

@@ -41,7 +41,7 @@ func tile(t testing.TB, path string, seed uint64) {
 
 // tiles are the options to extract the pixels of a folder of tiles.
 func tiles(images, out string) ExtractOptions {
-	return ExtractOptions{Model: extractor.PixelsName, Images: images, Out: out, Run: extractor.ExtractOptions{Workers: 2}}
+	return ExtractOptions{Model: extractor.PixelsName, Images: images, Out: out, Options: extractor.Options{Workers: 2}}
 }
 
 // extract extracts or fails the test.
@@ -137,7 +137,7 @@ func TestExtractTakesWhatHasChanged(t *testing.T) {
 			opts := tiles(images, out)
 			opts.Verify = step.verify
 			done, total := 0, 0
-			opts.Run.Progress = func(d, _, n int) { done, total = d, n }
+			opts.Progress = func(d, _, n int) { done, total = d, n }
 			r := extract(t, opts)
 			if r.New != step.new || r.Reused != step.reused {
 				t.Errorf("%d new, %d reused; want %d and %d", r.New, r.Reused, step.new, step.reused)
@@ -187,7 +187,7 @@ func TestMergeOfShards(t *testing.T) {
 			shard := filepath.Join(dir, fmt.Sprint("shard", i))
 			opts := tiles(images, shard)
 			opts.Shard = features.Shard{Index: i, Count: count}
-			opts.Run.Workers = i
+			opts.Workers = i
 			for range rapid.IntRange(1, 2).Draw(rt, "times") {
 				extract(t, opts)
 			}
@@ -263,7 +263,7 @@ func TestExtractFolder(t *testing.T) {
 	}
 	once := tiles(images, filepath.Join(dir, "once"))
 	done, total := 0, 0
-	once.Run.Progress = func(d, _, n int) { done, total = d, n }
+	once.Progress = func(d, _, n int) { done, total = d, n }
 	if r := extract(t, once); r.New != many || done != r.New || total != r.New {
 		t.Errorf("%d new, progress ended with %d of %d", r.New, done, total)
 	}
@@ -305,7 +305,7 @@ func TestExtractFolder(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	opts.Out = filepath.Join(dir, "cancelled")
-	opts.Run.Progress = func(done, _, _ int) {
+	opts.Progress = func(done, _, _ int) {
 		if done == 10 {
 			cancel()
 		}
@@ -313,7 +313,7 @@ func TestExtractFolder(t *testing.T) {
 	if _, err := Extract(ctx, opts); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	opts.Run.Progress = nil
+	opts.Progress = nil
 	if r := extract(t, opts); r.Reused < 10 {
 		t.Errorf("%d rows were kept", r.Reused)
 	}

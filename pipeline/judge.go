@@ -9,27 +9,8 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/images"
-	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
-
-// JudgeOptions says how a [Judge] works. The zero value is the usual way.
-type JudgeOptions struct {
-	// Runtime is the onnxruntime library to load; "" has it found as
-	// [extractor.FindRuntime] says. A program loads one library.
-	Runtime string
-	// PublicKey, unless "", is a public key of minisign, or a file with one, that
-	// the detector file must be signed by; see [LoadSignedDetector].
-	PublicKey string
-	// Model is the folder of the backbone; "" has the detector's own found.
-	Model string
-	// Backbone says where the backbone runs: only Device, Provider, the time limits and
-	// IntraOpThreads count, the rest is the detector's.
-	Backbone extractor.ModelOptions
-	// Run bounds what an image may take: only Workers, Batch, MaxPixels and
-	// ImageTimeout count.
-	Run extractor.ExtractOptions
-}
 
 // Judge is a detector with its backbone, open: it judges images from anywhere,
 // one or many at a time. Any number of goroutines may use it. Close it when none
@@ -37,41 +18,29 @@ type JudgeOptions struct {
 type Judge struct {
 	detector *detector.Detector
 	backbone extractor.Backbone
-	run      extractor.ExtractOptions
+	opts     extractor.Options
 }
 
-// OpenJudge opens a detector file and the backbone that its features come from.
-func OpenJudge(ctx context.Context, file string, opts JudgeOptions) (*Judge, error) {
-	load := func() (*Detector, error) { return detector.Load(file) }
-	if opts.PublicKey != "" {
-		load = func() (*Detector, error) { return detector.LoadSigned(file, opts.PublicKey) }
-	}
-	d, err := load()
+// OpenJudge opens a detector file and the backbone that its features come from, which it
+// finds. For another place of the backbone, and for a file that must be signed, there are
+// [NewJudge] and [LoadSignedDetector].
+func OpenJudge(ctx context.Context, file string, opts extractor.Options) (*Judge, error) {
+	d, err := detector.Load(file)
 	if err != nil {
 		return nil, err
 	}
-	return NewJudge(ctx, d, opts)
+	return NewJudge(ctx, d, "", opts)
 }
 
-// NewJudge opens the backbone of a detector.
-func NewJudge(ctx context.Context, d *Detector, opts JudgeOptions) (*Judge, error) {
-	if d.Source.Model != extractor.PixelsName {
-		err := extractor.InitRuntime(opts.Runtime)
-		if opts.Runtime == "" && errors.Is(err, extractor.ErrNoRuntime) {
-			err = options.Errorf("Runtime", "%w: name its file, or set ONNXRUNTIME_SHARED_LIBRARY_PATH to it", extractor.ErrNoRuntime)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	backbone, err := d.OpenBackbone(ctx, opts.Model, opts.Backbone)
+// NewJudge opens the backbone of a detector, which lies in the folder model; "" has it
+// found. Of opts what would change features does not count.
+func NewJudge(ctx context.Context, d *Detector, model string, opts extractor.Options) (*Judge, error) {
+	backbone, err := d.OpenBackbone(ctx, model, opts)
 	if err != nil {
 		return nil, err
 	}
-	run := extractor.ExtractOptions{
-		Workers: opts.Run.Workers, Batch: opts.Run.Batch, MaxPixels: opts.Run.MaxPixels, ImageTimeout: opts.Run.ImageTimeout, NoHash: true,
-	}
-	return &Judge{d, backbone, run}, nil
+	opts.NoHash = true
+	return &Judge{d, backbone, opts}, nil
 }
 
 // Detector returns the detector that judges. It must not be changed.
@@ -170,7 +139,7 @@ func (j *Judge) judge(ctx context.Context, keep bool, pictures []Picture) (answe
 		return nil
 	})
 	err = b.wait(func(ctx context.Context) error {
-		_, err := j.backbone.Extract(ctx, images.Of(items...), j.run, func(r extractor.Row) error { return b.add(ctx, r) })
+		_, err := j.backbone.Extract(ctx, images.Of(items...), j.opts, func(r extractor.Row) error { return b.add(ctx, r) })
 		return errors.Join(err, b.flush(ctx))
 	})
 	if err != nil {

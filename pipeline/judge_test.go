@@ -36,7 +36,7 @@ func TestJudge(t *testing.T) {
 	if err := d.Save(file); err != nil {
 		t.Fatal(err)
 	}
-	judge, err := OpenJudge(t.Context(), file, JudgeOptions{})
+	judge, err := OpenJudge(t.Context(), file, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +99,8 @@ func TestJudge(t *testing.T) {
 	if none, err := judge.Images(t.Context()); err != nil || len(none) != 0 {
 		t.Errorf("of none: %v, %v", none, err)
 	}
-	small := JudgeOptions{Run: extractor.ExtractOptions{MaxPixels: 11}}
-	other, err := NewJudge(t.Context(), d, small)
+	small := extractor.Options{MaxPixels: 11}
+	other, err := NewJudge(t.Context(), d, "", small)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,14 +125,5 @@ func TestImportsNoPlotting(t *testing.T) {
 				t.Errorf("it imports %s", name)
 			}
 		}
-	}
-}
-
-// TestOpenSignedJudge: a detector that lacks the signature that it must have is
-// not opened.
-func TestOpenSignedJudge(t *testing.T) {
-	opts := JudgeOptions{PublicKey: filepath.Join("detector", "testdata", "signed", "test.pub")}
-	if _, err := OpenJudge(t.Context(), filepath.Join("detector", "testdata", "version3.safetensors"), opts); !errors.Is(err, ErrSignature) {
-		t.Error(err)
 	}
 }

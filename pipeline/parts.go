@@ -23,7 +23,7 @@ import (
 // written by whoever finishes the last shard.
 func extractPart(ctx context.Context, opts ExtractOptions) (result *ExtractResult, err error) {
 	out, shard := opts.Out, opts.Shard
-	o := features.Options{Force: opts.Force, AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted}
+	o := features.Options{Force: opts.Force, AllowDriftedFeatures: opts.AllowDriftedFeatures, Drifted: opts.Drifted}
 	if shard.Count == 0 {
 		return nil, options.Errorf("Parts", "a part is a shard (Shard)")
 	}
@@ -282,8 +282,8 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 	known := w.Len()
 	if !w.Finished() && known != images.images {
 		recorder.Update(func(s *parts.State) { s.Total, s.Known, s.Done = images.images, known, known })
-		report := opts.Run.Progress
-		opts.Run.Progress = func(done, failed, total int) {
+		report := opts.Progress
+		opts.Progress = func(done, failed, total int) {
 			if report != nil {
 				report(known+done, failed, images.images)
 			}
@@ -344,8 +344,8 @@ func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard f
 // record returns the options of an extraction that records how far it has come.
 func (opts ExtractOptions) record(recorder *parts.Recorder) ExtractOptions {
 	opts.recorder = recorder
-	report := opts.Run.Progress
-	opts.Run.Progress = func(done, failed, total int) {
+	report := opts.Progress
+	opts.Progress = func(done, failed, total int) {
 		if report != nil {
 			report(done, failed, total)
 		}

@@ -30,8 +30,8 @@ const (
 // fitPatches puts a model of patches in the place of the names of nodes, or of the feature set
 // that has one. listing is nil for images that cannot be named before they are read.
 func (opts *ExtractOptions) fitPatches(ctx context.Context, listing *images.Listing) (err error) {
-	nodes := opts.Backbone.PatchNodes
-	if len(nodes) == 0 || opts.Backbone.Patches != nil || opts.Detector != nil {
+	nodes := opts.PatchNodes
+	if len(nodes) == 0 || opts.Patches != nil || opts.Detector != nil {
 		return nil
 	}
 	p, err := patchesOf(nodes[0])
@@ -52,7 +52,7 @@ func (opts *ExtractOptions) fitPatches(ctx context.Context, listing *images.List
 		}
 		p, err = opts.fitPatchesOn(ctx, listing)
 	}
-	opts.Backbone.PatchNodes, opts.Backbone.Patches = nil, p
+	opts.PatchNodes, opts.Patches = nil, p
 	return err
 }
 
@@ -81,7 +81,7 @@ func patchesOf(dir string) (_ *extractor.Patches, err error) {
 }
 
 func (opts *ExtractOptions) fitPatchesOn(ctx context.Context, listing *images.Listing) (_ *extractor.Patches, err error) {
-	backbone := opts.Backbone
+	backbone := opts.Options
 	backbone.Layers = nil
 	model, err := extractor.OpenModel(ctx, opts.Model, backbone)
 	if err != nil {
@@ -92,7 +92,7 @@ func (opts *ExtractOptions) fitPatchesOn(ctx context.Context, listing *images.Li
 	if len(some) == 0 {
 		return nil, options.Errorf("PatchNodes", "there are %d images, too few for a model of patches", len(listing.Items))
 	}
-	p, err := model.FitPatches(ctx, some, opts.Run)
+	p, err := model.FitPatches(ctx, some, opts.Options)
 	if err != nil {
 		return nil, fmt.Errorf("model of patches: %w", err)
 	}

@@ -56,7 +56,7 @@ func TestPatchesKeepThePromise(t *testing.T) {
 	}
 	opts := ExtractOptions{
 		Model: "../extractor/testdata/exports/optimum-patches", Images: good, Out: set,
-		Backbone: extractor.ModelOptions{PatchNodes: []string{"last_hidden_state"}},
+		Options: extractor.Options{PatchNodes: []string{"last_hidden_state"}},
 	}
 	extract := func(opts ExtractOptions) {
 		t.Helper()
@@ -134,7 +134,7 @@ func TestPatchesKeepThePromise(t *testing.T) {
 	if _, err := Extract(t.Context(), opts); options.Name(err) != "PatchNodes" {
 		t.Errorf("a shard without a model of patches: %v", err)
 	}
-	opts.Backbone.PatchNodes = []string{set}
+	opts.PatchNodes = []string{set}
 	extract(opts)
 	if q, _ := patchesIn(t, opts.Out); q.String() != p.String() {
 		t.Error("a shard has another model of patches than the set that it names")
@@ -163,7 +163,7 @@ func TestPatchesFalseAlarms(t *testing.T) {
 			t.Helper()
 			opts := ExtractOptions{
 				Model: "../extractor/testdata/exports/optimum-patches", Images: filepath.Join(dir, of), Out: filepath.Join(dir, of+".features"),
-				Backbone: extractor.ModelOptions{PatchNodes: []string{patches}},
+				Options: extractor.Options{PatchNodes: []string{patches}},
 			}
 			if _, err := Extract(t.Context(), opts); err != nil {
 				t.Fatal(err)
@@ -207,7 +207,7 @@ func judgePatches(t *testing.T, d *Detector, dir string) {
 	if err := d.Save(file); err != nil {
 		t.Fatal(err)
 	}
-	judge, err := OpenJudge(t.Context(), file, JudgeOptions{})
+	judge, err := OpenJudge(t.Context(), file, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

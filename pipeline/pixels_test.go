@@ -24,7 +24,7 @@ func TestDetectOnPixels(t *testing.T) {
 	}
 	opts := ExtractOptions{
 		Model: extractor.PixelsName, Images: digits, Out: filepath.Join(t.TempDir(), "features"),
-		Pixels: extractor.PixelOptions{Width: 3, Height: 5, Mean: []float64{0.5}, Reading: preprocess.Reading{ApplyEXIF: true}},
+		Options: extractor.Options{Width: 3, Height: 5, Mean: []float64{0.5}, Reading: preprocess.Reading{ApplyEXIF: true}},
 	}
 	result, err := Extract(t.Context(), opts)
 	if err != nil || result.New != 100 || result.Meta.D != 3*5 || len(result.Meta.Classes) != 10 {
@@ -76,8 +76,8 @@ func TestDetectOnPixels(t *testing.T) {
 		return next, nil
 	}
 	var said [][3]int
-	run := extractor.ExtractOptions{Progress: func(done, failed, total int) { said = append(said, [3]int{done, failed, total}) }}
-	if _, err := Detect(t.Context(), DetectOptions{Detector: d, Paths: []string{"absent.png"}, More: more, Run: run}, func(Judgement) error { return nil }); err != nil {
+	run := extractor.Options{Progress: func(done, failed, total int) { said = append(said, [3]int{done, failed, total}) }}
+	if _, err := Detect(t.Context(), DetectOptions{Detector: d, Paths: []string{"absent.png"}, More: more, Options: run}, func(Judgement) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for i, last := range said {
@@ -105,11 +105,11 @@ func TestDetectOnPixels(t *testing.T) {
 	} {
 		spoilt := *d
 		c.spoil(&spoilt.Source)
-		if _, err := spoilt.OpenBackbone(t.Context(), c.model, extractor.ModelOptions{}); !errors.Is(err, c.is) {
+		if _, err := spoilt.OpenBackbone(t.Context(), c.model, extractor.Options{}); !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %v", name, err, c.is)
 		}
 	}
-	if model, err := d.OpenBackbone(t.Context(), extractor.PixelsName, extractor.ModelOptions{}); err != nil || model.Dim() != 15 {
+	if model, err := d.OpenBackbone(t.Context(), extractor.PixelsName, extractor.Options{}); err != nil || model.Dim() != 15 {
 		t.Errorf("named: %v, %v", model, err)
 	}
 

@@ -74,8 +74,7 @@ func TestProbeEverywhere(t *testing.T) {
 		"another model":            {probeModel(t, false, 2, "0.5, 0.5, 0.5"), "its graph is another than the one at " + model + ", and features differ by"},
 		"another export, prepared": {probeModel(t, true, 1, "0.5, 0.5, 0.6"), "its preprocessing differs"},
 	} {
-		opts := JudgeOptions{Model: c.model, Backbone: extractor.ModelOptions{AllowDriftedFeatures: true}}
-		judge, err := NewJudge(t.Context(), d, opts)
+		judge, err := NewJudge(t.Context(), d, c.model, extractor.Options{AllowDriftedFeatures: true})
 		if err == nil {
 			err = judge.Close()
 		}
@@ -99,9 +98,9 @@ func TestProbeEverywhere(t *testing.T) {
 	} {
 		for _, allowed := range []bool{false, true} {
 			said := ""
-			judge, err := NewJudge(t.Context(), d, JudgeOptions{Model: c.model, Backbone: extractor.ModelOptions{
+			judge, err := NewJudge(t.Context(), d, c.model, extractor.Options{
 				AllowDriftedFeatures: allowed, Drifted: func(text string) { said += text },
-			}})
+			})
 			if err == nil {
 				err = judge.Close()
 			}
@@ -159,14 +158,14 @@ func TestProbeEverywhere(t *testing.T) {
 		t.Error(err)
 	}
 	said := 0
-	onto.Backbone = extractor.ModelOptions{AllowDriftedFeatures: true, Drifted: func(string) { said++ }}
+	onto.Options = extractor.Options{AllowDriftedFeatures: true, Drifted: func(string) { said++ }}
 	if _, err := Extract(t.Context(), onto); err != nil || said != 1 {
 		t.Error(err, said)
 	}
 
 	// What was made before there were probes is opened as ever.
 	d.Probe = nil
-	if err := d.CheckBackbone(t.Context(), extractor.Backbone(nil), extractor.ModelOptions{}); err != nil {
+	if err := d.CheckBackbone(t.Context(), extractor.Backbone(nil), extractor.Options{}); err != nil {
 		t.Error(err)
 	}
 }

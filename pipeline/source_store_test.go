@@ -94,7 +94,7 @@ func tars(t *testing.T, folder string, n, images int) {
 func extract(t *testing.T, out string, shard features.Shard, sources ...string) map[string]string {
 	t.Helper()
 	_, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{
-		Model: extractor.PixelsName, Pixels: extractor.PixelOptions{Width: 4, Height: 4}, Sources: sources, Out: out, Shard: shard,
+		Model: extractor.PixelsName, Options: extractor.Options{Width: 4, Height: 4}, Sources: sources, Out: out, Shard: shard,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ func TestRowsStayWhenTheStoreFails(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
 	bucket.SetLimits(bucket.Limits{Pause: time.Millisecond, Attempts: 3})
 	_, err = pipeline.Extract(t.Context(), pipeline.ExtractOptions{
-		Model: extractor.PixelsName, Pixels: extractor.PixelOptions{Width: 4, Height: 4}, Sources: []string{"s3://data"}, Out: out,
+		Model: extractor.PixelsName, Options: extractor.Options{Width: 4, Height: 4}, Sources: []string{"s3://data"}, Out: out,
 	})
 	if err == nil || !strings.Contains(err.Error(), "02.tar") || !strings.Contains(err.Error(), "Force") {
 		t.Errorf("the error is %v", err)

@@ -76,7 +76,7 @@ func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*stre
 			units = append(units, i)
 		}
 	}
-	if report := e.opts.Run.Progress; report != nil {
+	if report := e.opts.Progress; report != nil {
 		report(0, 0, -1)
 	}
 	s.Reading = listing.Stream(ctx, units, images.StreamOptions{
@@ -92,7 +92,7 @@ func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*stre
 		},
 	})
 	defer s.Close()
-	_, err := e.model.Extract(ctx, s, e.opts.Run, s.take)
+	_, err := e.model.Extract(ctx, s, e.opts.Options, s.take)
 	if err == nil {
 		err = s.broken
 	}

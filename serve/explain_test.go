@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/serve/internal/servetest"
 )
@@ -28,7 +29,7 @@ func TestExplain(t *testing.T) {
 		}
 	})
 	images := [][]byte{servetest.Image(0, 100), servetest.Image(1, 101)}
-	judge, err := pipeline.OpenJudge(t.Context(), w.file, pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(t.Context(), w.file, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

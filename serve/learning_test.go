@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -229,7 +230,7 @@ func TestLearn(t *testing.T) {
 		t.Errorf("%+v", set.Meta)
 	}
 	set.Close()
-	judge, err := pipeline.OpenJudge(t.Context(), filepath.Join(dir, "detector.safetensors"), pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(t.Context(), filepath.Join(dir, "detector.safetensors"), extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

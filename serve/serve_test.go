@@ -27,6 +27,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/internal/access"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -89,7 +90,7 @@ func ask(t *testing.T, method, url string, header map[string]string, body io.Rea
 // verdicts asks pipeline.Judge.
 func (w *world) verdicts(t *testing.T, images ...[]byte) []pipeline.Verdict {
 	t.Helper()
-	judge, err := pipeline.OpenJudge(t.Context(), w.file, pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(t.Context(), w.file, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func TestDetect(t *testing.T) {
 
 // TestStatus: each way in which a request can fail has its status, and says why.
 func TestStatus(t *testing.T) {
-	w := start(t, func(o *Options) { o.MaxBody, o.MaxImages, o.Detectors.Run.MaxPixels = 4096, 2, 12 })
+	w := start(t, func(o *Options) { o.MaxBody, o.MaxImages, o.Detectors.Backbone.MaxPixels = 4096, 2, 12 })
 	image := servetest.Image(0, 1)
 	var large bytes.Buffer
 	if err := png.Encode(&large, goimage.NewGray(goimage.Rect(0, 0, 13, 1))); err != nil {

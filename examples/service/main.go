@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -27,7 +28,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	judge, err := pipeline.OpenJudge(ctx, os.Args[1], pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(ctx, os.Args[1], extractor.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
@@ -29,7 +30,7 @@ func TestService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge, err := pipeline.OpenJudge(ctx, "detector.safetensors", pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(ctx, "detector.safetensors", extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

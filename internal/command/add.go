@@ -33,19 +33,19 @@ type addFlags struct {
 // addAddFlags adds the flags.
 func addAddFlags(c *command) *addFlags {
 	a := &addFlags{command: c}
-	run, backbone := &a.opts.Extract.Run, &a.opts.Extract.Backbone
+	opts := &a.opts.Extract.Options
 	c.sets(&a.opts)
 	c.StringArrayVar(&a.images, "add", nil, "add images of a class: `NAME=DIR` or a list of paths (repeat)")
 	c.means("add", "Add")
 	c.StringVar(&a.file, "detector", "", "`DETECTOR` to add to; its features are found, or named by --features")
 	c.means("detector", "Detector")
 	c.StringVar(&a.opts.Extract.Model, "model", "", "`DIR` of the detector's backbone for --add (default: it is found by its checksum)")
-	c.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model with --add: "+strings.Join(extractor.Devices(), "|"))
+	c.StringVar(&opts.Device, "device", "cpu", "`DEVICE` for the model with --add: "+strings.Join(extractor.Devices(), "|"))
 	annotate(c.Lookup("device"), offered, extractor.Devices()...)
-	c.IntVar(&run.Workers, "workers", 0, "with --add, images in work at once (default: one per core or fewer)")
-	run.ImageTimeout = extractor.DefaultImageTimeout
-	addDriftFlag(c.FlagSet, backbone)
-	a.running = &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
+	c.IntVar(&opts.Workers, "workers", 0, "with --add, images in work at once (default: one per core or fewer)")
+	opts.ImageTimeout = extractor.DefaultImageTimeout
+	addDriftFlag(c.FlagSet, &opts.AllowDriftedFeatures)
+	a.running = &RunFlags{opts, AddLibraryFlag(c.FlagSet)}
 	a.load = addPublicKeyFlag(c.FlagSet)
 	c.rare("model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
 	c.programOnly("add", "detector", "model", "device", "workers", "allow-drifted-features", "onnxruntime", "public-key")
@@ -78,10 +78,10 @@ func (a *addFlags) check() error {
 		return nil
 	case a.file == "":
 		return Usagef("--add needs the --detector to add to")
-	case a.opts.Extract.Run.Workers < 0:
-		return Usagef("--workers %d: it may not be negative", a.opts.Extract.Run.Workers)
+	case a.opts.Extract.Workers < 0:
+		return Usagef("--workers %d: it may not be negative", a.opts.Extract.Workers)
 	}
-	return extractor.CheckDevice(a.opts.Extract.Backbone.Device)
+	return extractor.CheckDevice(a.opts.Extract.Device)
 }
 
 // read loads the detector and returns the options that it was trained with. Feature
@@ -138,13 +138,13 @@ func (a *addFlags) run(ctx context.Context, s Streams, opts pipeline.TrainOption
 	var progress *Progress
 	add := &a.opts
 	opts.Outliers = add.Train.Outliers
-	add.Train, add.Extract.Advise, add.Extract.Backbone.Drifted = opts, a.advise, a.warnDrift(s)
+	add.Train, add.Extract.Advise, add.Extract.Drifted = opts, a.advise, a.warnDrift(s)
 	add.Extracting = func(images pipeline.AddedImages) {
 		progress.Close()
 		progress = a.progress(s, "images")
 		progress.Say(fmt.Sprintf("train: features of %s, images of %s, go to %s", images.Folder, Printable(images.Class), images.Features))
 	}
-	add.Extract.Run.Progress = func(done, failed, total int) { progress.Count(done, failed, total) }
+	add.Extract.Progress = func(done, failed, total int) { progress.Count(done, failed, total) }
 	add.Training = func() { progress.Close() }
 	detector, result, change, err := pipeline.Add(ctx, *add)
 	progress.Close()

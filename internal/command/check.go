@@ -45,12 +45,12 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
-	m, err := extractor.OpenModel(ctx, opts.Model, opts.Backbone)
+	m, err := extractor.OpenModel(ctx, opts.Model, opts.Options)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.Run.MaxPixels, Reading: opts.Backbone.Reading}}
+	o := check.Options{Decode: preprocess.DecodeOptions{MaxPixels: opts.MaxPixels, Reading: opts.Reading}}
 	if opts.Images != "" {
 		listing, err := images.List(ctx, images.ListOptions{Root: opts.Images, ListFile: opts.List})
 		if err != nil {
@@ -59,8 +59,7 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 		o.Images = check.Sample(listing.Items, c.images)
 	}
 	if c.against != "" {
-		backbone := opts.Backbone
-		if o.Against, err = extractor.OpenModel(ctx, c.against, backbone); err != nil {
+		if o.Against, err = extractor.OpenModel(ctx, c.against, opts.Options); err != nil {
 			return fmt.Errorf("--against: %w", err)
 		}
 		defer func() { err = errors.Join(err, o.Against.Close()) }()
@@ -101,7 +100,7 @@ func (e *extracting) runCheck(ctx context.Context, s Streams) (err error) {
 		Quantised  bool                   `json:"quantised"`
 		Products   string                 `json:"int8_products,omitempty"`
 		*check.Report
-	}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r}, checkText(m, r, drawn, opts.Backbone.ApplyEXIF))
+	}{m.File, m.SHA256, m.Inputs, m.Outputs, m.Output(), m.Why(), m.Pool(), m.Dim(), m.LogitsDim(), m.Spec, drawn, quantised, products, r}, checkText(m, r, drawn, opts.ApplyEXIF))
 	if err == nil && len(r.Warnings) > 0 {
 		err = errCheck
 	}

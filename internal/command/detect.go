@@ -75,7 +75,7 @@ func addDetect(c *command) {
 	d.addOutputFlags()
 	c.section("speed and limits")
 	c.programOnly(c.names()...)
-	d.running = AddRunFlags(c.FlagSet, &d.opts.Run, &d.opts.Backbone)
+	d.running = AddRunFlags(c.FlagSet, &d.opts.Options)
 	c.rare(rareRunFlags...)
 	c.required = []string{"detector"}
 	c.run = d.run
@@ -185,7 +185,7 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 	if err := d.running.LoadRuntime(); err != nil {
 		return err
 	}
-	d.opts.Backbone.Drifted = d.warnDrift(s)
+	d.opts.Drifted = d.warnDrift(s)
 	var explainer *pipeline.Explainer
 	if d.explain != "" || d.page != "" {
 		if explainer, err = pipeline.NewExplainer(ctx, d.opts.Detector, d.explainBy); err != nil {
@@ -216,7 +216,7 @@ func (d *detecting) run(ctx context.Context, s Streams) (err error) {
 func (d *detecting) judge(ctx context.Context, s Streams, explainer *pipeline.Explainer) error {
 	show := newPrinter(d.format, d.opts.SetAside != "", d.explain != "", d.raw, s.Out)
 	progress := NewProgress(s.Err, "images", d.quiet || IsTerminal(s.Out))
-	d.opts.Run.Progress = progress.Count
+	d.opts.Progress = progress.Count
 	truth := newLabelCheck(d.opts.Detector.Classes)
 	folders := slices.Clone(d.opts.Paths)
 	label := func(j pipeline.Judgement) string {
@@ -576,7 +576,7 @@ func (d *detecting) runParts(ctx context.Context, s Streams) error {
 		d.to.Line = func(j pipeline.Judgement) ([]byte, error) { return d.picturedLine(ctx, axes, j) }
 	}
 	progress := d.progress(s, "images")
-	d.opts.Run.Progress = progress.Count
+	d.opts.Progress = progress.Count
 	record, err := pipeline.DetectParts(ctx, d.opts, d.to)
 	progress.Close()
 	if errors.Is(err, context.Canceled) || errors.Is(err, syscall.ENOSPC) {
@@ -621,6 +621,6 @@ func judgeOf(file string, opts pipeline.DetectOptions, explain string) (string, 
 		return "", err
 	}
 	fmt.Fprintf(hash, "\x00threshold %v\x00explain %s\x00model %s\x00pixels %d\x00time %v\x00device %s", opts.Detector.Threshold, explain,
-		opts.Model, opts.Run.MaxPixels, opts.Run.ImageTimeout, opts.Backbone.Device)
+		opts.Model, opts.MaxPixels, opts.ImageTimeout, opts.Device)
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -64,7 +64,7 @@ func addDiscover(c *command) {
 	c.StringVar(&d.opts.Scratch, "scratch", "", "`DIR` for temporary files")
 	c.addCacheFlag()
 	c.programOnly(c.names()...)
-	d.running = AddRunFlags(c.FlagSet, &d.opts.Detect.Run, &d.opts.Detect.Backbone)
+	d.running = AddRunFlags(c.FlagSet, &d.opts.Detect.Options)
 	c.rare(rareRunFlags...)
 	c.rare("csv", "scratch")
 	c.required = []string{"detector"}
@@ -111,9 +111,9 @@ func (d *discovering) run(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 	}
-	d.opts.Detect.Backbone.Drifted, d.opts.Detect.Paths = d.warnDrift(s), d.Args()
+	d.opts.Detect.Drifted, d.opts.Detect.Paths = d.warnDrift(s), d.Args()
 	progress := d.progress(s, "images")
-	d.opts.Detect.Run.Progress = progress.Count
+	d.opts.Detect.Progress = progress.Count
 	r, err := pipeline.Discover(ctx, d.opts)
 	progress.Close()
 	if err != nil {

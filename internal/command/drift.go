@@ -63,7 +63,7 @@ func addDrift(c *command) {
 	c.BoolVar(&w.failOnAlarm, "fail-on-alarm", false, "exit with code 4 if an alarm is raised")
 	c.addQuiet("show no progress")
 	c.section("speed and limits")
-	w.running = AddRunFlags(c.FlagSet, &w.opts.Run, &w.opts.Backbone)
+	w.running = AddRunFlags(c.FlagSet, &w.opts.Options)
 	c.rare(append([]string{"rows"}, rareRunFlags...)...)
 	c.required = []string{"detector"}
 	c.run = w.run
@@ -96,14 +96,14 @@ func (w *watching) run(ctx context.Context, s Streams) error {
 	if err := w.running.LoadRuntime(); err != nil {
 		return err
 	}
-	w.opts.Backbone.Drifted = w.warnDrift(s)
+	w.opts.Drifted = w.warnDrift(s)
 	var times []int64
 	if w.opts.Paths, times, err = inOrder(ctx, w.Args(), w.by); err != nil {
 		return err
 	}
 	course := newCourse(w.opts.Detector, w.alpha, len(w.opts.Paths), w.rows)
 	progress := w.progress(s, "images")
-	w.opts.Run.Progress = progress.Count
+	w.opts.Progress = progress.Count
 	_, err = pipeline.Detect(ctx, w.opts, func(j pipeline.Judgement) error {
 		at := int64(0)
 		if seen := course.Images + course.Failed; seen < len(times) {

@@ -34,7 +34,7 @@ func addExport(c *command) {
 	c.BoolVar(&opts.KeepOutputs, "keep-outputs", false, "also output what the backbone itself outputs")
 	c.StringVar((*string)(&opts.AsClassifier), "as-classifier", "", "write the backbone and the detector as one classifier, whose last class is unknown, in a `FORMAT`: ultralytics, transformers or triton")
 	c.BoolVar(&opts.KeepLogits, "keep-logits", false, "with --as-classifier: the other classes are those of the backbone's own classifier (its output logits)")
-	addDriftFlag(c.FlagSet, &opts.Backbone)
+	addDriftFlag(c.FlagSet, &opts.AllowDriftedFeatures)
 	library := AddLibraryFlag(c.FlagSet)
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "file `FILE.onnx` to write, or the folder of a transformers or triton classifier")
@@ -69,7 +69,7 @@ func addExport(c *command) {
 		if err := prepareOutput(written); err != nil {
 			return err
 		}
-		opts.Backbone.Drifted = c.warnDrift(s)
+		opts.Drifted = c.warnDrift(s)
 		if opts.WithBackbone || opts.AsClassifier != "" {
 			if err := extractor.InitRuntime(*library); err != nil {
 				return err

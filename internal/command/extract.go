@@ -49,8 +49,8 @@ func addExtract(c *command) {
 	c.StringVar(&opts.List, "list", "", "only the images of a `FILE` with lines of path and label, as OpenOOD has them")
 	c.StringVar(&opts.Names, "names", "", "with --list, class names as in another list: a `FILE` with the same labels")
 	c.StringVar(&opts.Class, "class", "", "`NAME` of the class of all images, whatever folders they are in")
-	eitherOr(c.FlagSet, &opts.Backbone.ApplyEXIF, "exif", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
-	c.BoolVar(&opts.Backbone.Scale16, "scale-16-bit", false, "scale 16-bit grey to 8 bits; default: clip it at 255, as Pillow does, which makes most such images white")
+	eitherOr(c.FlagSet, &opts.ApplyEXIF, "exif", "ignore|apply", "EXIF orientation of JPEG, PNG and WebP")
+	c.BoolVar(&opts.Scale16, "scale-16-bit", false, "scale 16-bit grey to 8 bits; default: clip it at 255, as Pillow does, which makes most such images white")
 	c.StringVar(&e.shard, "shard", "", "only the part `i/n` of the images, i from 1 to n")
 	c.means("shard", "Shard")
 	c.BoolVar(&opts.Parts, "parts", false, "with --shard: FEATURES is one set of n parts; write this part")
@@ -58,20 +58,20 @@ func addExtract(c *command) {
 	c.rare("names", "list", "class", "scale-16-bit", "parts", "speculate")
 	c.section("model")
 	c.StringVar(&opts.Model, "model", "", "`DIR` with model.onnx and its processor's configuration, or pixels: no model")
-	c.StringVar(&opts.Backbone.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
-	Choice(c.FlagSet, &opts.Backbone.Pool, "pool", "", "cls|mean", "one vector of last_hidden_state (default: cls, or mean without class token)")
+	c.StringVar(&opts.Output, "output", "", "`NAME` of the model's output (default: image_embeds, pooler_output, features, embedding, last_hidden_state, or the only one)")
+	Choice(c.FlagSet, &opts.Pool, "pool", "", "cls|mean", "one vector of last_hidden_state (default: cls, or mean without class token)")
 	c.StringVar(&e.layers, "layers", extractor.NoLayers, "also values within the model, for the default score: `auto|NODE,…|none`; auto finds the ends of a few blocks")
 	c.means("layers", "Layers")
-	c.BoolVar(&opts.Backbone.FastMath, "fast-math", false, "products in bfloat16, on arm64 processors that have it; features are others")
+	c.BoolVar(&opts.FastMath, "fast-math", false, "products in bfloat16, on arm64 processors that have it; features are others")
 	c.StringVar(&e.patches, "patches", extractor.NoLayers, "also how strange the places of an image are: `auto|NODE,…|FEATURES|none`; a twentieth of the images says what is usual, or a set that has it")
 	c.means("patches", "PatchNodes")
 	c.rare("layers", "patches", "fast-math")
 	c.section("model pixels: (x/255 − mean)/std")
 	c.StringVar(&e.size, "size", "", "resize to `N|WxH` (default: all images must have the same size)")
 	c.means("size", "Width")
-	Choice(c.FlagSet, &opts.Pixels.Channels, "channels", "", "grey|rgb", "(default: grey for idx files, else rgb)")
-	c.Float64SliceVar(&opts.Pixels.Mean, "mean", []float64{0}, "mean to subtract, `X` or one per channel as X,X,X")
-	c.Float64SliceVar(&opts.Pixels.Std, "std", []float64{1}, "standard deviation to divide by, `X` or one per channel")
+	Choice(c.FlagSet, &opts.Channels, "channels", "", "grey|rgb", "(default: grey for idx files, else rgb)")
+	c.Float64SliceVar(&opts.Mean, "mean", []float64{0}, "mean to subtract, `X` or one per channel as X,X,X")
+	c.Float64SliceVar(&opts.Std, "std", []float64{1}, "standard deviation to divide by, `X` or one per channel")
 	c.Lookup("mean").DefValue, c.Lookup("std").DefValue = "0", "1"
 	c.section("output")
 	c.StringVar(&opts.Out, "out", "", "folder `FEATURES` to write")
@@ -86,7 +86,7 @@ func addExtract(c *command) {
 	e.checking = addCheckFlags(c)
 	c.rare("verify", "dtype", "parquet", "against", "picture", "check-images")
 	c.section("speed and limits")
-	e.running = AddRunFlags(c.FlagSet, &opts.Run, &opts.Backbone)
+	e.running = AddRunFlags(c.FlagSet, &opts.Options)
 	c.rare(rareRunFlags...)
 	c.required = []string{"model"}
 	c.run = e.run
@@ -98,18 +98,17 @@ func (e *extracting) check() (err error) {
 	if opts.Names != "" && opts.List == "" {
 		return Usagef("--names goes with --list")
 	}
-	if err := setSize(&opts.Pixels, e.size); err != nil {
+	if err := setSize(&opts.Options, e.size); err != nil {
 		return err
 	}
-	opts.Pixels.Reading = opts.Backbone.Reading
 	if e.Changed("shard") {
 		if opts.Shard, err = features.ParseShard(e.shard); err != nil {
 			return Usagef("--shard: %w", err)
 		}
 	}
-	opts.Backbone.Layers = strings.Split(e.layers, ",")
+	opts.Layers = strings.Split(e.layers, ",")
 	if e.patches != extractor.NoLayers {
-		opts.Backbone.PatchNodes = strings.Split(e.patches, ",")
+		opts.PatchNodes = strings.Split(e.patches, ",")
 	}
 	if opts.DType == "float32" {
 		opts.DType = ""
@@ -152,7 +151,7 @@ func (e *extracting) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	opts.Advise = e.advise
-	opts.Backbone.Drifted = e.warnDrift(s)
+	opts.Drifted = e.warnDrift(s)
 	if e.checking.on {
 		return e.runCheck(ctx, s)
 	}
@@ -162,7 +161,7 @@ func (e *extracting) run(ctx context.Context, s Streams) error {
 // extract extracts features and prints the result.
 func (e *extracting) extract(ctx context.Context, s Streams) error {
 	opts, progress := &e.opts, e.progress(s, "images")
-	opts.Run.Progress = func(done, failed, total int) {
+	opts.Progress = func(done, failed, total int) {
 		note := ""
 		if failed > 0 {
 			note = fmt.Sprintf("%d unreadable", failed)
@@ -170,7 +169,7 @@ func (e *extracting) extract(ctx context.Context, s Streams) error {
 		progress.Update(done, total, note)
 	}
 	var plan *extractor.Plan
-	opts.Run.Chosen = func(p extractor.Plan) {
+	opts.Chosen = func(p extractor.Plan) {
 		if plan == nil || *plan != p { // of many images it is settled more than once
 			progress.Say("extract: " + planText(p))
 		}
@@ -209,7 +208,7 @@ func (e *extracting) tell(w io.Writer, result *pipeline.ExtractResult) {
 			fmt.Fprintf(w, "extract: part %s is written; %s is no feature set yet: %v\n", e.opts.Shard, e.opts.Out, result.Unfinished)
 		}
 		tellClasses(w, result)
-		for _, note := range extractionNotes(result, e.opts.Backbone) {
+		for _, note := range extractionNotes(result, e.opts.Options) {
 			fmt.Fprintln(w, "extract: "+note)
 		}
 	}
@@ -282,7 +281,7 @@ func tellClasses(w io.Writer, result *pipeline.ExtractResult) {
 }
 
 // extractionNotes are what a person should know of an extraction.
-func extractionNotes(result *pipeline.ExtractResult, backbone extractor.ModelOptions) (notes []string) {
+func extractionNotes(result *pipeline.ExtractResult, backbone extractor.Options) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	const tiny = 5 // images of a class
 	var few []string
@@ -380,7 +379,7 @@ func checkModelFlags(changed func(string) bool, pixels bool) error {
 }
 
 // setSize reads the value of --size: N, WxH or nothing.
-func setSize(o *extractor.PixelOptions, text string) error {
+func setSize(o *extractor.Options, text string) error {
 	if text == "" {
 		return nil
 	}
@@ -403,30 +402,29 @@ func setSize(o *extractor.PixelOptions, text string) error {
 
 // RunFlags are the flags of commands that run a model over images.
 type RunFlags struct {
-	run      *extractor.ExtractOptions
-	backbone *extractor.ModelOptions
-	library  *string
+	*extractor.Options
+	library *string
 }
 
-// AddRunFlags adds the flags, which set fields of run and backbone.
-func AddRunFlags(f *pflag.FlagSet, run *extractor.ExtractOptions, backbone *extractor.ModelOptions) *RunFlags {
-	f.IntVar(&run.Batch, "batch", 0, "images that a worker gives to the model at once (default: 1, or more if a short measurement finds that faster and bit-identical)")
-	f.IntVar(&run.Workers, "workers", 0, "images in work at once (default: one per core or fewer)")
-	f.IntVar(&backbone.IntraOpThreads, "threads", 0, "threads of the model for each worker (default: 1, or more as above)")
-	f.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model: "+strings.Join(extractor.Devices(), "|")+"; the second of several is cuda:1")
+// AddRunFlags adds the flags, which set fields of opts.
+func AddRunFlags(f *pflag.FlagSet, opts *extractor.Options) *RunFlags {
+	f.IntVar(&opts.Batch, "batch", 0, "images that a worker gives to the model at once (default: 1, or more if a short measurement finds that faster and bit-identical)")
+	f.IntVar(&opts.Workers, "workers", 0, "images in work at once (default: one per core or fewer)")
+	f.IntVar(&opts.IntraOpThreads, "threads", 0, "threads of the model for each worker (default: 1, or more as above)")
+	f.StringVar(&opts.Device, "device", "cpu", "`DEVICE` for the model: "+strings.Join(extractor.Devices(), "|")+"; the second of several is cuda:1")
 	annotate(f.Lookup("device"), offered, extractor.Devices()...)
-	f.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
-	f.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more for models above 200 MB)")
-	f.DurationVar(&backbone.RunTimeout, "run-timeout", 0, "skip an image that the model takes longer than `TIME` for (default: 100 times what a blank one takes, at least 2m)")
-	addDriftFlag(f, backbone)
-	f.Int64Var(&run.MaxPixels, "max-pixels", 0, "refuse images of more pixels (default: Pillow's limit, 178,956,970)")
-	f.DurationVar(&run.ImageTimeout, "image-timeout", extractor.DefaultImageTimeout, "skip an image that takes longer than `TIME` to decode")
-	return &RunFlags{run, backbone, AddLibraryFlag(f)}
+	f.StringVar(&opts.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
+	f.DurationVar(&opts.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more for models above 200 MB)")
+	f.DurationVar(&opts.RunTimeout, "run-timeout", 0, "skip an image that the model takes longer than `TIME` for (default: 100 times what a blank one takes, at least 2m)")
+	addDriftFlag(f, &opts.AllowDriftedFeatures)
+	f.Int64Var(&opts.MaxPixels, "max-pixels", 0, "refuse images of more pixels (default: Pillow's limit, 178,956,970)")
+	f.DurationVar(&opts.ImageTimeout, "image-timeout", extractor.DefaultImageTimeout, "skip an image that takes longer than `TIME` to decode")
+	return &RunFlags{opts, AddLibraryFlag(f)}
 }
 
 // addDriftFlag adds the flag that has models opened whose features are not those of before.
-func addDriftFlag(f *pflag.FlagSet, backbone *extractor.ModelOptions) {
-	f.BoolVar(&backbone.AllowDriftedFeatures, "allow-drifted-features", false, "use a model though its features differ from before so far that verdicts could change")
+func addDriftFlag(f *pflag.FlagSet, allow *bool) {
+	f.BoolVar(allow, "allow-drifted-features", false, "use a model though its features differ from before so far that verdicts could change")
 }
 
 // warnDrift returns a function that warns of features that are not those of before.
@@ -447,19 +445,19 @@ func AddLibraryFlag(f *pflag.FlagSet) *string {
 // Check checks the flags, after Parse.
 func (r *RunFlags) Check() error {
 	switch {
-	case r.run.Batch < 0 || r.run.Workers < 0 || r.backbone.IntraOpThreads < 0 || r.run.MaxPixels < 0:
-		return Usagef("--batch %d --workers %d --threads %d --max-pixels %d: none may be negative", r.run.Batch, r.run.Workers, r.backbone.IntraOpThreads, r.run.MaxPixels)
-	case r.backbone.OpenTimeout < 0:
-		return Usagef("--open-timeout %v: it may not be negative", r.backbone.OpenTimeout)
-	case r.backbone.RunTimeout < 0:
-		return Usagef("--run-timeout %v: it may not be negative", r.backbone.RunTimeout)
-	case r.run.ImageTimeout <= 0:
-		return Usagef("--image-timeout %v: it must be positive", r.run.ImageTimeout)
+	case r.Batch < 0 || r.Workers < 0 || r.IntraOpThreads < 0 || r.MaxPixels < 0:
+		return Usagef("--batch %d --workers %d --threads %d --max-pixels %d: none may be negative", r.Batch, r.Workers, r.IntraOpThreads, r.MaxPixels)
+	case r.OpenTimeout < 0:
+		return Usagef("--open-timeout %v: it may not be negative", r.OpenTimeout)
+	case r.RunTimeout < 0:
+		return Usagef("--run-timeout %v: it may not be negative", r.RunTimeout)
+	case r.ImageTimeout <= 0:
+		return Usagef("--image-timeout %v: it must be positive", r.ImageTimeout)
 	}
-	if err := extractor.CheckDevice(r.backbone.Device); err != nil {
+	if err := extractor.CheckDevice(r.Device); err != nil {
 		return Usagef("--device: %v", err)
 	}
-	if r.backbone.Provider != "" && r.backbone.Device == "cpu" {
+	if r.Provider != "" && r.Device == "cpu" {
 		return Usagef("--provider goes with the --device that it is for")
 	}
 	return nil

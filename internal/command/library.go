@@ -130,10 +130,10 @@ func ExtractSettings(s Settings) (pipeline.ExtractOptions, error) {
 
 // DetectSettings returns how the command detect would run a model, given its flags that
 // say how.
-func DetectSettings(s Settings) (extractor.ModelOptions, extractor.ExtractOptions, error) {
+func DetectSettings(s Settings) (extractor.Options, error) {
 	d := commands["detect"].make().of.(*detecting)
 	err := s.apply(d.command, inLibraries)
-	return d.opts.Backbone, d.opts.Run, errors.Join(err, d.running.Check(), d.running.LoadRuntime())
+	return d.opts.Options, errors.Join(err, d.running.Check(), d.running.LoadRuntime())
 }
 
 // InWords returns what err says to who uses a command through a library.
@@ -170,7 +170,7 @@ var underscored = sync.OnceValue(func() *strings.Replacer {
 func NoThreshold() string { return inLibrary(noThreshold + "; train with --calibration cross:10") }
 
 // ExtractionNotes are what the command extract tells a person of what came of it.
-func ExtractionNotes(r *pipeline.ExtractResult, backbone extractor.ModelOptions) []string {
+func ExtractionNotes(r *pipeline.ExtractResult, backbone extractor.Options) []string {
 	notes := extractionNotes(r, backbone)
 	for i, note := range notes {
 		notes[i] = inLibrary(strings.TrimPrefix(note, "warning: "))

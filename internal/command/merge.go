@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 )
 
@@ -18,11 +17,10 @@ func addMerge(c *command) {
 	c.section("output")
 	out := c.String("out", "", "folder `FEATURES` to write the feature set to")
 	c.means("out", "Out")
-	force := c.Bool("force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
-	c.means("force", "Force")
-	var backbone extractor.ModelOptions
-	c.sets(&backbone)
-	addDriftFlag(c.FlagSet, &backbone)
+	var opts features.Options
+	c.sets(&opts)
+	c.BoolVar(&opts.Force, "force", false, "replace a set of another model, preprocessing or folder, or a damaged one")
+	addDriftFlag(c.FlagSet, &opts.AllowDriftedFeatures)
 	c.addCacheFlag()
 	c.addJSON("print the result as one JSON object")
 	c.required = []string{"out"}
@@ -30,9 +28,8 @@ func addMerge(c *command) {
 		if c.NArg() == 0 {
 			return Usagef("name the folders of the shards")
 		}
-		meta, err := features.Merge(ctx, *out, c.Args(), features.Options{
-			Force: *force, AllowDriftedFeatures: backbone.AllowDriftedFeatures, Drifted: c.warnDrift(s),
-		})
+		opts.Drifted = c.warnDrift(s)
+		meta, err := features.Merge(ctx, *out, c.Args(), opts)
 		if err != nil {
 			return err
 		}

@@ -110,16 +110,16 @@ func (v *serving) addLimits() {
 	c.DurationVar(&v.opts.DrainDelay, "drain-delay", 0, "at the end, take requests for another `TIME` while /readyz says no (behind a balancer: 5s)")
 	c.DurationVar(&v.opts.Drain, "drain", serve.DefaultDrain, "`TIME` for requests that have begun, at the end")
 	c.DurationVar(&v.opts.Poll, "poll", serve.DefaultPoll, "look every `TIME` whether a detector's file changed")
-	run, backbone := &v.opts.Detectors.Run, &v.opts.Detectors.Backbone
+	backbone := &v.opts.Detectors.Backbone
 	c.IntVar(&backbone.IntraOpThreads, "threads", 0, "threads of the model for each image (default: 1)")
 	c.StringVar(&backbone.Device, "device", "cpu", "`DEVICE` for the model: "+strings.Join(extractor.Devices(), "|"))
 	annotate(c.Lookup("device"), offered, extractor.Devices()...)
 	c.StringVar(&backbone.Provider, "provider", "", "plug-in `FILE` of onnxruntime for the device (default: the library's own)")
 	c.DurationVar(&backbone.OpenTimeout, "open-timeout", 0, "give up on a model that takes longer than `TIME` to open (default: 2m, more above 200 MB)")
-	c.Int64Var(&run.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
-	c.DurationVar(&run.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
-	addDriftFlag(c.FlagSet, backbone)
-	v.running = &RunFlags{run, backbone, AddLibraryFlag(c.FlagSet)}
+	c.Int64Var(&backbone.MaxPixels, "max-pixels", serve.DefaultMaxPixels, "refuse images of more pixels (422)")
+	c.DurationVar(&backbone.ImageTimeout, "image-timeout", serve.DefaultImageTimeout, "refuse an image that takes longer than `TIME` to decode (422)")
+	addDriftFlag(c.FlagSet, &backbone.AllowDriftedFeatures)
+	v.running = &RunFlags{backbone, AddLibraryFlag(c.FlagSet)}
 }
 
 // fromEnvironment sets the flags that are not given from variables: those that may be

@@ -153,7 +153,7 @@ func (t *fitting) check() (pipeline.TrainOptions, error) {
 	case t.resume && t.restart, t.resume && every == 0:
 		return none, Usagef("--resume goes with neither --restart nor --checkpoint-every 0")
 	}
-	opts.AllowDriftedFeatures = t.adding.opts.Extract.Backbone.AllowDriftedFeatures
+	opts.AllowDriftedFeatures = t.adding.opts.Extract.AllowDriftedFeatures
 	if t.bundle {
 		t.out = filepath.Join(t.out, detector.BundleFile)
 	}

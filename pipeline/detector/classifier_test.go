@@ -113,7 +113,7 @@ func TestClassifierIsTheDetector(t *testing.T) {
 		if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 			t.Fatal(err)
 		}
-		model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
+		model, err := extractor.OpenModel(t.Context(), dir, extractor.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestClassifierFiles(t *testing.T) {
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}
-	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

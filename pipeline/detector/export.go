@@ -37,7 +37,9 @@ type ExportOptions struct {
 	AsClassifier ClassifierFormat
 	KeepLogits   bool // the other classes are those of the backbone's own classifier
 
-	Backbone extractor.ModelOptions // how the backbone is opened: only AllowDriftedFeatures and Drifted count
+	// AllowDriftedFeatures and Drifted are those of [extractor.Options].
+	AllowDriftedFeatures bool
+	Drifted              func(text string)
 }
 
 // Export writes a detector as an ONNX file, whole or not at all: from features
@@ -101,7 +103,7 @@ func exportHead(opts ExportOptions) (*onnx.Model, error) {
 // backbone.
 func exportWithBackbone(ctx context.Context, opts ExportOptions, merge func(*extractor.Model, ExportOptions) (*onnx.Model, error)) (_ *onnx.Model, err error) {
 	d := opts.Detector
-	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.ModelOptions{AllowDriftedFeatures: opts.Backbone.AllowDriftedFeatures, Drifted: opts.Backbone.Drifted})
+	opened, err := d.OpenBackbone(ctx, opts.Model, extractor.Options{AllowDriftedFeatures: opts.AllowDriftedFeatures, Drifted: opts.Drifted})
 	if err != nil {
 		return nil, err
 	}

@@ -551,7 +551,7 @@ func TestExportWithSharedBackbones(t *testing.T) {
 // exportWith exports detectors with the backbone in dir and compares what each
 // file makes of made-up images with what its detector makes of their features.
 func exportWith(t *testing.T, dir, out, pool string, keep bool) {
-	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{Pool: pool})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.Options{Pool: pool})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -628,8 +628,8 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 		}
 	}
 	auto := []string{extractor.AutoLayers}
-	exportedAsDetected(t, dir, work, photos, extractor.ModelOptions{Layers: auto, PatchNodes: auto})
-	det, model := exportedAsDetected(t, dir, work, photos, extractor.ModelOptions{})
+	exportedAsDetected(t, dir, work, photos, extractor.Options{Layers: auto, PatchNodes: auto})
+	det, model := exportedAsDetected(t, dir, work, photos, extractor.Options{})
 	opts := detector.ExportOptions{Detector: det, WithBackbone: true}
 
 	// What cannot be exported is refused, and leaves nothing.
@@ -655,10 +655,10 @@ func TestExportWithDefaultBackbone(t *testing.T) {
 // exportedAsDetected trains a detector on images in a folder, whose score reads layers and
 // patches if there are any, and compares what the graph of it and of its backbone makes of photographs
 // with what Detect does. It returns both.
-func exportedAsDetected(t *testing.T, dir, work string, photos []string, opts extractor.ModelOptions) (*detector.Detector, *extractor.Model) {
+func exportedAsDetected(t *testing.T, dir, work string, photos []string, opts extractor.Options) (*detector.Detector, *extractor.Model) {
 	t.Helper()
 	folder := filepath.Join(work, fmt.Sprint("features", len(opts.Layers)))
-	extracted, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: folder, Backbone: opts})
+	extracted, err := pipeline.Extract(t.Context(), pipeline.ExtractOptions{Model: dir, Images: filepath.Join(work, "images"), Out: folder, Options: opts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -711,7 +711,7 @@ func exportedAsDetected(t *testing.T, dir, work string, photos []string, opts ex
 	if err != nil {
 		t.Fatal(err)
 	}
-	model, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), dir, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

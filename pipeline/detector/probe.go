@@ -222,7 +222,7 @@ func spread(ascending []float64) float64 {
 // opts.Drifted if they differ by more than rounding, and returns an error that wraps
 // [features.ErrDrifted] if verdicts could change, unless opts.AllowDriftedFeatures.
 // [Detector.OpenBackbone] does it itself.
-func (d *Detector) CheckBackbone(ctx context.Context, backbone extractor.Backbone, opts extractor.ModelOptions) error {
+func (d *Detector) CheckBackbone(ctx context.Context, backbone extractor.Backbone, opts extractor.Options) error {
 	drift, err := d.driftOf(ctx, backbone)
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (d *Detector) driftOf(ctx context.Context, backbone extractor.Backbone) (Dr
 }
 
 // report is what CheckBackbone says.
-func (d Drift) report(opts extractor.ModelOptions) error {
+func (d Drift) report(opts extractor.Options) error {
 	switch {
 	case d.Breaks() && !opts.AllowDriftedFeatures:
 		return options.Errorf("AllowDriftedFeatures", "%w, when the detector was trained: %v. Processor, device, onnxruntime or the model is another here. Judge where the features were made, or extract and train again here; the option judges all the same", features.ErrDrifted, d)

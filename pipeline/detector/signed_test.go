@@ -107,7 +107,7 @@ func TestSignedModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.signed, d.Source = true, Source{Model: "elsewhere"}
-	if _, err := d.OpenBackbone(t.Context(), t.TempDir(), extractor.ModelOptions{}); !errors.Is(err, ErrDetector) {
+	if _, err := d.OpenBackbone(t.Context(), t.TempDir(), extractor.Options{}); !errors.Is(err, ErrDetector) {
 		t.Errorf("without a hash: %v", err)
 	}
 	// The model is another, and is not even opened: it is an empty graph.
@@ -116,7 +116,7 @@ func TestSignedModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Source.SHA256, d.Source.Fingerprint = strings.Repeat("0", 64), strings.Repeat("0", 64)
-	if _, err := d.OpenBackbone(t.Context(), dir, extractor.ModelOptions{}); !errors.Is(err, ErrOtherModel) {
+	if _, err := d.OpenBackbone(t.Context(), dir, extractor.Options{}); !errors.Is(err, ErrOtherModel) {
 		t.Errorf("another model: %v", err)
 	}
 }

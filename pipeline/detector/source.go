@@ -79,7 +79,7 @@ var ErrOtherModel = errors.New("not the detector's backbone")
 // the detector's probe is refused or reported, as [Detector.CheckBackbone] says. Another
 // graph in dir, as another export of the same model is, must prepare images in the same
 // way and give the features of the probe, and AllowDriftedFeatures does not count for it.
-func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.ModelOptions) (_ extractor.Backbone, err error) {
+func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.Options) (_ extractor.Backbone, err error) {
 	if d.Source.Model == extractor.PixelsName {
 		return d.openPixels(dir)
 	}
@@ -154,7 +154,7 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 
 // options returns how to open the model so that its features are those of the training. Of
 // opts only what cannot change them counts.
-func (s Source) options(opts extractor.ModelOptions) (extractor.ModelOptions, error) {
+func (s Source) options(opts extractor.Options) (extractor.Options, error) {
 	treatment, err := s.files()
 	if err != nil {
 		return opts, err

@@ -22,7 +22,7 @@ func TestDetectorChoosesNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	backbone := testenv.Shared(t, "models", "resnet20-cifar10")
-	model, err := extractor.OpenModel(t.Context(), backbone, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(t.Context(), backbone, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +37,17 @@ func TestDetectorChoosesNoFile(t *testing.T) {
 	for _, hint := range []string{backbone, ".", "model.onnx", pipe, "/dev/zero", ""} {
 		d := detectorOf(1)
 		d.Source = Source{Model: hint}
-		if _, err := d.OpenBackbone(t.Context(), "", extractor.ModelOptions{}); options.Name(err) != "Model" {
+		if _, err := d.OpenBackbone(t.Context(), "", extractor.Options{}); options.Name(err) != "Model" {
 			t.Errorf("%q without a hash: %v", hint, err)
 		}
 		d.Source.SHA256 = "another's"
-		if _, err := d.OpenBackbone(t.Context(), "", extractor.ModelOptions{}); options.Name(err) != "Model" {
+		if _, err := d.OpenBackbone(t.Context(), "", extractor.Options{}); options.Name(err) != "Model" {
 			t.Errorf("%q with another hash: %v", hint, err)
 		}
 		d.Source.SHA256 = model.SHA256
 		t.Setenv("MLRBFN_MODELS", filepath.Dir(backbone))
 		// It is found by its hash; that its features are others is found next.
-		if _, err := d.OpenBackbone(t.Context(), "", extractor.ModelOptions{}); !errors.Is(err, ErrOtherModel) {
+		if _, err := d.OpenBackbone(t.Context(), "", extractor.Options{}); !errors.Is(err, ErrOtherModel) {
 			t.Errorf("%q with the hash: %v", hint, err)
 		}
 		t.Setenv("MLRBFN_MODELS", "")

@@ -65,7 +65,7 @@ type masked struct {
 // images through the backbone, many at a time, and gives each cell the mean of how much
 // higher the scores were that hid it. The same image always gives the same map. Of opts
 // only the limits, Workers and Batch count. It fails only when cancelled.
-func (e *Explainer) Where(ctx context.Context, backbone extractor.Backbone, items []images.Item, opts extractor.ExtractOptions) ([]Mapped, error) {
+func (e *Explainer) Where(ctx context.Context, backbone extractor.Backbone, items []images.Item, opts extractor.Options) ([]Mapped, error) {
 	all := make([]Mapped, len(items))
 	var some []*masked
 	bytes := 0
@@ -115,7 +115,7 @@ func (e *Explainer) mask(ctx context.Context, item images.Item, maxPixels int64,
 }
 
 // score fills the maps of some images.
-func (e *Explainer) score(ctx context.Context, backbone extractor.Backbone, some []*masked, opts extractor.ExtractOptions, all []Mapped) {
+func (e *Explainer) score(ctx context.Context, backbone extractor.Backbone, some []*masked, opts extractor.Options, all []Mapped) {
 	type place struct {
 		of    *masked
 		score int
@@ -134,14 +134,12 @@ func (e *Explainer) score(ctx context.Context, backbone extractor.Backbone, some
 			items = append(items, images.CroppedItem("window "+strconv.Itoa(i), hidden))
 		}
 	}
-	run := extractor.ExtractOptions{
-		Workers: cmp.Or(opts.Workers, runtime.GOMAXPROCS(0)), Batch: cmp.Or(opts.Batch, 1), // so that nothing is tried out
-		MaxPixels: opts.MaxPixels, ImageTimeout: opts.ImageTimeout, NoHash: true,
-	}
+	opts.Workers, opts.Batch = cmp.Or(opts.Workers, runtime.GOMAXPROCS(0)), cmp.Or(opts.Batch, 1) // so that nothing is tried out
+	opts.NoHash, opts.Progress, opts.Chosen = true, nil, nil
 	d := e.detector.Dim()
 	x := make([]float32, len(items)*d)
 	failed := map[*masked]error{}
-	_, err := backbone.Extract(ctx, images.Of(items...), run, func(r extractor.Row) error {
+	_, err := backbone.Extract(ctx, images.Of(items...), opts, func(r extractor.Row) error {
 		if of := places[r.Index].of; r.Err != nil && failed[of] == nil {
 			failed[of] = r.Err
 		}

@@ -52,7 +52,7 @@ func (d *detection) measure(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	model, err := extractor.OpenModel(ctx, *d.model, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(ctx, *d.model, extractor.Options{})
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func flagging(ctx context.Context, file, model string, photos []string) (explain
 	if err != nil {
 		return nil, nil, err
 	}
-	judge, err := pipeline.NewJudge(ctx, detector, pipeline.JudgeOptions{Model: model})
+	judge, err := pipeline.NewJudge(ctx, detector, model, extractor.Options{})
 	if err != nil {
 		return nil, nil, errors.Join(err, explainer.Close())
 	}

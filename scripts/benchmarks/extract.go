@@ -202,7 +202,7 @@ func peer(python string, args ...string) ([]float64, error) {
 
 // alone measures the session on all cores with prepared tensors.
 func (e *extraction) alone(ctx context.Context, s subject, photograph string, batch int) (v []float64, err error) {
-	model, err := extractor.OpenModel(ctx, s.folder, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(ctx, s.folder, extractor.Options{})
 	if err != nil {
 		return v, err
 	}

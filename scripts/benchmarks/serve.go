@@ -77,7 +77,7 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	model, err := extractor.OpenModel(ctx, *s.model, extractor.ModelOptions{})
+	model, err := extractor.OpenModel(ctx, *s.model, extractor.Options{})
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,11 @@ func (s *serving) measure(ctx context.Context, dir string) error {
 
 	// Idle: one after the other, by turns with verdicts without a service.
 	log.Print("idle")
-	judge, err := pipeline.OpenJudge(ctx, detector, pipeline.JudgeOptions{Model: *s.model})
+	d, err := pipeline.LoadDetector(detector)
+	if err != nil {
+		return err
+	}
+	judge, err := pipeline.NewJudge(ctx, d, *s.model, extractor.Options{})
 	if err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func tiny(ctx context.Context, dir string) (photos [][]byte, detector string, er
 		}
 		photos = append(photos, b.Bytes())
 	}
-	if _, err := pipeline.Extract(ctx, pipeline.ExtractOptions{Model: extractor.PixelsName, Images: images, Out: features, Pixels: extractor.PixelOptions{Width: 8, Height: 8}}); err != nil {
+	if _, err := pipeline.Extract(ctx, pipeline.ExtractOptions{Model: extractor.PixelsName, Images: images, Out: features, Options: extractor.Options{Width: 8, Height: 8}}); err != nil {
 		return nil, "", err
 	}
 	d, _, err := pipeline.Train(ctx, pipeline.TrainOptions{Features: []string{features}})

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/command"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -283,7 +284,7 @@ func (e *experiment) extractDefects(ctx context.Context, images, model, class st
 	o := e.extraction
 	o.Model, o.Images, o.Class = model, images, class
 	o.Out = images + "-" + filepath.Base(model) + ".features"
-	o.Backbone.Layers, o.Backbone.PatchNodes = []string{"auto"}, patches
+	o.Layers, o.PatchNodes = []string{"auto"}, patches
 	_, err := pipeline.Extract(ctx, o)
 	return o.Out, err
 }
@@ -372,11 +373,11 @@ func (e *experiment) timeDefects(ctx context.Context, w io.Writer, models []stri
 				for k, images := range []string{few, many} {
 					o := e.extraction
 					o.Model, o.Images, o.Out, o.Force = model, images, filepath.Join(e.out, "timed.features"), true
-					o.Run.Workers, o.Run.Batch = 1, 1 // so that nothing is tried out
+					o.Workers, o.Batch = 1, 1 // so that nothing is tried out
 					if i == 1 {
-						o.Backbone.Layers = []string{"auto"}
+						o.Layers = []string{"auto"}
 					} else if i == 2 {
-						o.Backbone.PatchNodes = []string{"auto"}
+						o.PatchNodes = []string{"auto"}
 					}
 					if err := os.RemoveAll(o.Out); err != nil {
 						return err
@@ -418,7 +419,7 @@ func (e *experiment) pictureDefects(ctx context.Context, root, model string) err
 	if err != nil {
 		return err
 	}
-	judge, err := pipeline.NewJudge(ctx, d, pipeline.JudgeOptions{Model: model})
+	judge, err := pipeline.NewJudge(ctx, d, model, extractor.Options{})
 	if err != nil {
 		return err
 	}

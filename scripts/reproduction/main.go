@@ -132,7 +132,7 @@ Results of an earlier run with the same options are reused.`, stdout)
 	e.evaluation.Memory = posthoc.DefaultMemory
 	f.Var((*command.Bytes)(&e.evaluation.Memory), "memory", "memory that scoring takes, about")
 	f.IntVar(&e.evaluation.Bootstrap, "bootstrap", metrics.DefaultResamples, "resamples of the test images for 95% confidence intervals in reports; 0 for none")
-	runFlags := command.AddRunFlags(f, &e.extraction.Run, &e.extraction.Backbone)
+	runFlags := command.AddRunFlags(f, &e.extraction.Options)
 	f.BoolVar(&e.quiet, "quiet", false, "show no progress")
 	if err := command.Parse(f, args); err != nil {
 		return err
@@ -470,9 +470,9 @@ func (e *experiment) measure(ctx context.Context, b backbone) error {
 			opts.Names = filepath.Join(e.data, e.grid.train.list)
 		}
 		opts.Model, opts.Out = b.dir, filepath.Join(dir, "features", b.name, s.name)
-		opts.Force, opts.Backbone, opts.Run = e.extraction.Force, e.extraction.Backbone, e.extraction.Run
+		opts.Force, opts.Options = e.extraction.Force, e.extraction.Options
 		progress := command.NewProgress(e.stderr, "images", e.quiet)
-		opts.Run.Progress = func(done, _, total int) { progress.Phase(b.name+", "+s.name, done, total) }
+		opts.Progress = func(done, _, total int) { progress.Phase(b.name+", "+s.name, done, total) }
 		result, err := pipeline.Extract(ctx, opts)
 		progress.Close()
 		if err != nil {

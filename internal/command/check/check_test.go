@@ -21,7 +21,7 @@ func open(t *testing.T, dir string) *extractor.Model {
 	if err := extractor.InitRuntime(testenv.Runtime(t)); err != nil {
 		t.Fatal(err)
 	}
-	m, err := extractor.OpenModel(t.Context(), dir, extractor.ModelOptions{})
+	m, err := extractor.OpenModel(t.Context(), dir, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

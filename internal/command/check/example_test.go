@@ -31,7 +31,7 @@ func ExampleSample() {
 // A check runs a model on images of the folder, and says what is probably wrong.
 func ExampleRun() {
 	ctx := context.Background()
-	model, err := extractor.OpenModel(ctx, "models/vit-tiny", extractor.ModelOptions{})
+	model, err := extractor.OpenModel(ctx, "models/vit-tiny", extractor.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -356,7 +356,7 @@ type imagesArguments struct {
 // judgeImages judges images wherever they are, and keeps the backbone open for the next call.
 func judgeImages(c *call, o *opened, a imagesArguments, buffers []Buffer) (any, error) {
 	answers := []answer{}
-	err := o.use(c, a.Model, a.Settings, func(judge *pipeline.Judge, _ extractor.ExtractOptions) error {
+	err := o.use(c, a.Model, a.Settings, func(judge *pipeline.Judge, _ extractor.Options) error {
 		const together = 64 // images, between which the progress is told
 		for from := 0; from < len(a.Images); from += together {
 			part := a.Images[from:min(from+together, len(a.Images))]
@@ -401,9 +401,9 @@ func detect(c *call, o *opened, a detectArguments, _ []Buffer) (any, error) {
 			return nil, fmt.Errorf("nothing to look at: %w", err)
 		}
 	}
-	err := o.use(c, a.Model, a.Settings, func(judge *pipeline.Judge, run extractor.ExtractOptions) error {
+	err := o.use(c, a.Model, a.Settings, func(judge *pipeline.Judge, run extractor.Options) error {
 		run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
-		_, err := pipeline.Detect(c.ctx, pipeline.DetectOptions{Judge: judge, Paths: texts(a.Paths), Run: run}, func(j pipeline.Judgement) error {
+		_, err := pipeline.Detect(c.ctx, pipeline.DetectOptions{Judge: judge, Paths: texts(a.Paths), Options: run}, func(j pipeline.Judgement) error {
 			answers = append(answers, answerOf(path(j.Path), j.Verdict, j.Err))
 			return nil
 		})

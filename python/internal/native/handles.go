@@ -103,12 +103,12 @@ func (o *opened) closeAll() (err error) {
 
 // use calls do with the detector's backbone, which is opened as settings say unless it is
 // open in that way.
-func (o *opened) use(c *call, model path, settings command.Settings, do func(*pipeline.Judge, extractor.ExtractOptions) error) (err error) {
-	opts := pipeline.JudgeOptions{Model: model.String()}
-	if opts.Backbone, opts.Run, err = command.DetectSettings(settings); err != nil {
+func (o *opened) use(c *call, model path, settings command.Settings, do func(*pipeline.Judge, extractor.Options) error) error {
+	opts, err := command.DetectSettings(settings)
+	if err != nil {
 		return err
 	}
-	opts.Backbone.Drifted, opts.Backbone.Kept = c.warn, &models
+	opts.Drifted, opts.Kept = c.warn, &models
 	key, err := json.Marshal([]any{model, settings})
 	if err != nil {
 		return err
@@ -118,16 +118,16 @@ func (o *opened) use(c *call, model path, settings command.Settings, do func(*pi
 		o.mu.RLock()
 		if judge := o.judges[how]; judge != nil {
 			defer o.mu.RUnlock()
-			return do(judge, opts.Run)
+			return do(judge, opts)
 		}
 		o.mu.RUnlock()
-		if err := o.open(c, how, opts); err != nil {
+		if err := o.open(c, how, model.String(), opts); err != nil {
 			return err
 		}
 	}
 }
 
-func (o *opened) open(c *call, how string, opts pipeline.JudgeOptions) error {
+func (o *opened) open(c *call, how, model string, opts extractor.Options) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.judges[how] != nil {
@@ -138,7 +138,7 @@ func (o *opened) open(c *call, how string, opts pipeline.JudgeOptions) error {
 			return err
 		}
 	}
-	judge, err := pipeline.NewJudge(c.ctx, o.Detector, opts)
+	judge, err := pipeline.NewJudge(c.ctx, o.Detector, model, opts)
 	if err != nil {
 		return err
 	}

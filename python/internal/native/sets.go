@@ -74,13 +74,13 @@ func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOpt
 	if err := fill(&opts); err != nil {
 		return nil, err
 	}
-	opts.Backbone.Drifted, opts.Backbone.Kept = c.warn, &models
-	opts.Run.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
+	opts.Drifted, opts.Kept = c.warn, &models
+	opts.Progress = func(done, _, total int) { c.progress("images", done, total, "") }
 	r, err := pipeline.Extract(c.ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	for _, note := range command.ExtractionNotes(r, opts.Backbone) {
+	for _, note := range command.ExtractionNotes(r, opts.Options) {
 		c.warn(note)
 	}
 	lost := []failed{}

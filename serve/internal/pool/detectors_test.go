@@ -50,7 +50,7 @@ func open(t *testing.T, opts Options) *Set {
 // at once.
 func TestSameVerdicts(t *testing.T) {
 	file := servetest.Detector(t, 1)
-	judge, err := pipeline.OpenJudge(t.Context(), file, pipeline.JudgeOptions{})
+	judge, err := pipeline.OpenJudge(t.Context(), file, extractor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (l *Loaded) FlagsNothing() bool {
 
 // Cost is about what it takes to decode an image.
 func (l *Loaded) Cost(data []byte) preprocess.Cost {
-	return preprocess.CostOf(data, cmp.Or(l.set.opts.Run.MaxPixels, preprocess.DefaultMaxPixels))
+	return preprocess.CostOf(data, cmp.Or(l.set.opts.Backbone.MaxPixels, preprocess.DefaultMaxPixels))
 }
 
 // Features returns the features of an encoded image, which must not change meanwhile.

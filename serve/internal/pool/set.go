@@ -31,18 +31,16 @@ type Options struct {
 	Load func(file string) (*detector.Detector, error)
 	// Model is the folder of the backbone of all of them; "" has each one's found.
 	Model string
-	// Backbone says where backbones run, and Run bounds what an image may take: only
-	// MaxPixels, ImageTimeout and Batch count.
-	Backbone extractor.ModelOptions
-	Run      extractor.ExtractOptions
+	// Backbone says where backbones run, and what an image may take.
+	Backbone extractor.Options
 	Log      *slog.Logger // nil logs nothing
 	// Changed is called after each attempt to replace a detector or shadow.
 	Changed func(name string, shadow bool, err error)
 }
 
 // run is how one image is extracted. Callers bring the concurrency.
-func (o *Options) run() extractor.ExtractOptions {
-	return extractor.ExtractOptions{Workers: 1, Batch: 1, MaxPixels: o.Run.MaxPixels, ImageTimeout: o.Run.ImageTimeout, NoHash: true}
+func (o *Options) run() extractor.Options {
+	return extractor.Options{Workers: 1, Batch: 1, MaxPixels: o.Backbone.MaxPixels, ImageTimeout: o.Backbone.ImageTimeout, NoHash: true}
 }
 
 // Set is the detectors that are open.

@@ -50,7 +50,7 @@ func Detector(tb testing.TB, seed uint64) string {
 			tb.Fatal(err)
 		}
 	}
-	if _, err := pipeline.Extract(context.Background(), pipeline.ExtractOptions{Model: extractor.PixelsName, Images: images, Out: features, Pixels: extractor.PixelOptions{Width: 4, Height: 3}}); err != nil {
+	if _, err := pipeline.Extract(context.Background(), pipeline.ExtractOptions{Model: extractor.PixelsName, Images: images, Out: features, Options: extractor.Options{Width: 4, Height: 3}}); err != nil {
 		tb.Fatal(err)
 	}
 	opts := pipeline.TrainOptions{Features: []string{features}, Seeds: []uint64{seed}}
