@@ -157,16 +157,11 @@ func readable(name string) string {
 
 // writeRows writes a matrix [n, columns] of float32 or of Float16.
 func writeRows(w io.Writer, rows iter.Seq2[[]float32, error], n, columns int, dtype string) error {
-	var out interface {
-		Write([]float32) error
-		Close() error
-	}
-	var err error
+	begin := npy.NewWriter[float32]
 	if dtype == Float16 {
-		out, err = npy.NewHalfWriter(w, n, columns)
-	} else {
-		out, err = npy.NewWriter[float32](w, n, columns)
+		begin = npy.NewHalfWriter
 	}
+	out, err := begin(w, n, columns)
 	if err != nil {
 		return err
 	}

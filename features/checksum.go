@@ -184,13 +184,12 @@ func (s *Set) Content(ctx context.Context) (string, error) {
 // byte, with the expected one: another type of the same size would be read without
 // an error.
 func (s *Set) checkHeader(name string, shape []int) error {
-	var want bytes.Buffer
-	_, err := npy.NewWriter[float32](&want, shape...)
+	begin := npy.NewWriter[float32]
 	if (name == featuresFile || name == layersFile) && s.DType == Float16 {
-		want.Reset()
-		_, err = npy.NewHalfWriter(&want, shape...)
+		begin = npy.NewHalfWriter
 	}
-	if err != nil {
+	var want bytes.Buffer
+	if _, err := begin(&want, shape...); err != nil {
 		return err
 	}
 	f, err := disk.Open(s.path(name), disk.Values)

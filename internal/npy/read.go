@@ -185,7 +185,9 @@ func (m *Mapped) Values(from, to int) []float32 {
 		return m.Data[from:to:to]
 	}
 	values := make([]float32, to-from)
-	widenAll(values, m.half[from:to])
+	for i, h := range m.half[from:to] {
+		values[i] = widen(h)
+	}
 	return values
 }
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math"
 
+	"github.com/x448/float16"
+
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
@@ -13,6 +15,7 @@ import (
 // value in C order.
 type Writer[T Element] struct {
 	w     io.Writer
+	dtype DType
 	left  int // values still to come
 	block []byte
 }
@@ -22,7 +25,17 @@ type Writer[T Element] struct {
 // empty shape means a scalar. The values are written unbuffered, one write for each
 // call.
 func NewWriter[T Element](w io.Writer, shape ...int) (*Writer[T], error) {
-	h := Header{DType: dtypeOf[T](), Shape: shape}
+	return newWriter[T](w, dtypeOf[T](), shape)
+}
+
+// NewHalfWriter is NewWriter for float16. Values are rounded to the nearest one; one beyond
+// ±MostHalf is an error of Write.
+func NewHalfWriter(w io.Writer, shape ...int) (*Writer[float32], error) {
+	return newWriter[float32](w, Float16, shape)
+}
+
+func newWriter[T Element](w io.Writer, dtype DType, shape []int) (*Writer[T], error) {
+	h := Header{DType: dtype, Shape: shape}
 	for _, n := range shape {
 		if n < 0 {
 			return nil, fmt.Errorf("npy: shape %v has a negative dimension", shape)
@@ -35,7 +48,7 @@ func NewWriter[T Element](w io.Writer, shape ...int) (*Writer[T], error) {
 	if _, err := w.Write(h.encode()); err != nil {
 		return nil, err
 	}
-	return &Writer[T]{w: w, left: count}, nil
+	return &Writer[T]{w: w, dtype: dtype, left: count}, nil
 }
 
 func dtypeOf[T Element]() DType {
@@ -59,7 +72,15 @@ func (w *Writer[T]) Write(values []T) error {
 	for _, v := range values {
 		switch v := any(v).(type) {
 		case float32:
-			w.block = binary.LittleEndian.AppendUint32(w.block, math.Float32bits(v))
+			if w.dtype != Float16 {
+				w.block = binary.LittleEndian.AppendUint32(w.block, math.Float32bits(v))
+				continue
+			}
+			h := float16.Fromfloat32(v)
+			if !h.IsFinite() {
+				return fmt.Errorf("the value %g: %w", v, ErrHalf)
+			}
+			w.block = binary.LittleEndian.AppendUint16(w.block, h.Bits())
 		case float64:
 			w.block = binary.LittleEndian.AppendUint64(w.block, math.Float64bits(v))
 		case int64:
