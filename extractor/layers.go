@@ -11,6 +11,7 @@ import (
 	ort "github.com/yalue/onnxruntime_go"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
@@ -73,7 +74,7 @@ func (m *Model) chooseLayers(ctx context.Context, names []string) (err error) {
 
 // valuesOf returns the values of the graph that an option names.
 func (m *Model) valuesOf(option string, names []string) (values []string, err error) {
-	data, unmap, err := mapFile(m.File)
+	data, unmap, err := disk.Map(m.File, disk.Graph)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func blockEnds(waists []onnx.Waist, fused []string) (ends []string) {
 // usable returns the ends of the network's blocks whose values for an image have a shape that
 // can be used.
 func (m *Model) usable(ctx context.Context, option string, check func(row []int64) error) (names []string, err error) {
-	data, unmap, err := mapFile(m.File)
+	data, unmap, err := disk.Map(m.File, disk.Graph)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +268,7 @@ func (m *Model) load(inputs, outputs []string, options *ort.SessionOptions) (_ *
 	if err := options.AddSessionConfigEntry("session.model_external_initializers_file_folder_path", folder); err != nil {
 		return nil, err
 	}
-	data, unmap, err := mapFile(m.File)
+	data, unmap, err := disk.Map(m.File, disk.Graph)
 	if err != nil {
 		return nil, err
 	}

@@ -535,7 +535,7 @@ func (m *Model) inspect() error {
 // readDeclarations takes inputs and outputs from the file, if it declares all of
 // them in full, and checks what it computes.
 func (m *Model) readDeclarations() (err error) {
-	data, unmap, err := mapFile(m.File)
+	data, unmap, err := disk.Map(m.File, disk.Graph)
 	if err != nil {
 		return err
 	}
@@ -768,7 +768,7 @@ func (m *Model) learnShape(shapes [][]int64, text string) bool {
 // is so in graphs that are quantised dynamically: one scale serves the whole
 // batch, and one bright image spoils the rest.
 func (m *Model) needsToBeAlone() bool {
-	if data, unmap, err := mapFile(m.File); err == nil {
+	if data, unmap, err := disk.Map(m.File, disk.Graph); err == nil {
 		scaled := bytes.Contains(data, []byte("DynamicQuantize")) // by little, perhaps, for the images below
 		if err := unmap(); err != nil || scaled {
 			return true
@@ -803,7 +803,7 @@ const sevenBits = "no product of 8 bits saturates"
 func (m *Model) Quantised() bool { return m.quantised() }
 
 func (m *Model) looksQuantised() bool {
-	data, unmap, err := mapFile(m.File)
+	data, unmap, err := disk.Map(m.File, disk.Graph)
 	if err != nil {
 		return false
 	}

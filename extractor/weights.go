@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/edsrzf/mmap-go"
-
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
@@ -21,7 +19,7 @@ func externalWeights(file string) (names []string, err error) {
 			err = fmt.Errorf("weights of model %s: %w", file, err)
 		}
 	}()
-	data, unmap, err := mapFile(file)
+	data, unmap, err := disk.Map(file, disk.Graph)
 	if err != nil {
 		return nil, err
 	}
@@ -43,19 +41,4 @@ func externalWeights(file string) (names []string, err error) {
 		names = append(names, place.File)
 	}
 	return slices.Compact(names), nil
-}
-
-// mapFile maps a file into memory, to read until unmap is called.
-func mapFile(file string) (data []byte, unmap func() error, err error) {
-	f, err := disk.Open(file, disk.Graph)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || info.Size() == 0 { // nothing to map
-		return nil, func() error { return nil }, err
-	}
-	mapped, err := mmap.Map(f, mmap.RDONLY, 0)
-	return mapped, mapped.Unmap, err
 }

@@ -9,6 +9,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"github.com/edsrzf/mmap-go"
 )
 
 // This file opens files for reading whose names or contents are not trusted.
@@ -119,6 +121,24 @@ func ReadFile(path string, limit int64) (data []byte, err error) {
 		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it grew above %d bytes", ErrSize, limit)}
 	}
 	return data, err
+}
+
+// Map maps a regular file of up to limit bytes into memory, to be read until unmap is called.
+func Map(path string, limit int64) (data []byte, unmap func() error, err error) {
+	f, err := Open(path, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 { // nothing to map
+		return nil, func() error { return nil }, err
+	}
+	mapped, err := mmap.Map(f, mmap.RDONLY, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map %s: %w", path, err)
+	}
+	return mapped, mapped.Unmap, nil
 }
 
 // Stamp tells files from what they were before, by their sizes and times; "" where there

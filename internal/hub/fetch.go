@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edsrzf/mmap-go"
 	"github.com/gofrs/flock"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
@@ -71,21 +70,12 @@ func (h *Hub) Fetch(ctx context.Context, r *Repo) (graph string, files []File, e
 
 // weightsOf lists the files that a graph keeps weights in, relative to its folder.
 func weightsOf(graph string) (names []string, err error) {
-	f, err := os.Open(graph)
+	data, unmap, err := disk.Map(graph, disk.Graph)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || info.Size() == 0 { // nothing to map
-		return nil, err
-	}
-	mapped, err := mmap.Map(f, mmap.RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, mapped.Unmap()) }()
-	places, err := onnx.Externals(mapped)
+	defer func() { err = errors.Join(err, unmap()) }()
+	places, err := onnx.Externals(data)
 	seen := map[string]bool{}
 	for _, place := range places {
 		if name := filepath.ToSlash(place.File); !place.Leftover && !seen[name] {

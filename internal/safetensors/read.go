@@ -14,29 +14,17 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/edsrzf/mmap-go"
-
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Read reads the safetensors file at path as Parse does. Errors name the file.
 func Read(path string) (*File, error) {
-	f, err := disk.Open(path, disk.Tensors)
+	// Mapped, since Parse copies: a large file is not in memory twice.
+	data, unmap, err := disk.Map(path, disk.Tensors)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	defer f.Close()
-	var data mmap.MMap
-	// Mapped, since Parse copies: a large file is not in memory twice. An empty
-	// file cannot be mapped.
-	if info, err := f.Stat(); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	} else if info.Size() > 0 {
-		if data, err = mmap.Map(f, mmap.RDONLY, 0); err != nil {
-			return nil, fmt.Errorf("map %s: %w", path, err)
-		}
-		defer data.Unmap()
-	}
+	defer unmap()
 	file, err := Parse(data)
 	if err != nil {
 		return file, fmt.Errorf("read %s: %w", path, err)
