@@ -120,7 +120,7 @@ func (s shape) prune(f []float64) {
 const maxExp = 300
 
 // graph needs an operator that ONNX has since opset 11.
-func (s *ASH) graph(g *graph) (onnx.Value, error) {
+func (s *ASH) graph(g *graph) onnx.Value {
 	x := g.Features
 	k := s.shape().largest()
 	top, at := g.TopK(x, k)
@@ -131,15 +131,15 @@ func (s *ASH) graph(g *graph) (onnx.Value, error) {
 	factor := g.Op("Exp", share)
 	switch s.Shape {
 	case Scale:
-		return g.energy(g.linear(s.Head, g.Op("Mul", x, factor)), 1), nil
+		return g.energy(g.linear(s.Head, g.Op("Mul", x, factor)), 1)
 	case ASHS:
 		top = g.Op("Mul", top, factor)
 	case ASHB:
 		top = g.Op("Add", g.Op("Mul", top, g.Number(0)), g.Op("Div", all, g.Number(float64(k))))
 	}
 	if opset := g.Opset(); opset < 11 {
-		return "", options.Errorf("Opset", "%d: %s needs 11", opset, s.Shape)
+		g.fail(options.Errorf("Opset", "%d: %s needs 11", opset, s.Shape))
 	}
 	kept := g.Node("ScatterElements", []onnx.Value{g.Op("Mul", x, g.Number(0)), at, top}, onnx.Int("axis", 1))
-	return g.energy(g.linear(s.Head, kept), 1), nil
+	return g.energy(g.linear(s.Head, kept), 1)
 }

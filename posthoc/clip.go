@@ -85,10 +85,10 @@ func (s *Clip) join(t *together, dst []float64, _ Batch) error {
 	return shape{d: s.Head.In, how: clip, low: s.Low, high: s.High}.join(t, s.Head, dst)
 }
 
-func (s *Clip) graph(g *graph) (onnx.Value, error) {
+func (s *Clip) graph(g *graph) onnx.Value {
 	x := g.Op("Min", g.Features, g.Number(s.High))
 	if !math.IsInf(s.Low, -1) {
 		x = g.Op("Max", x, g.Number(s.Low))
 	}
-	return g.energy(g.linear(s.Head, x), 1), nil
+	return g.energy(g.linear(s.Head, x), 1)
 }

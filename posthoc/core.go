@@ -14,7 +14,7 @@ var _ = declare[CORE]("CORE", method{
 	name:  "core",
 	words: Words{"little evidence for any class, or unlike the images of its class", "like the images of its class", "with less evidence for any class, or less like the images of its class,"},
 	reads: featureRows | logitRows, needs: featureRows | labelRows | lastLayer,
-	memory: func(d, c int) int64 { return matrices(4, c, d) },
+	memory: func(d, c float64) float64 { return 4 * c * d },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitCORE(ctx, in.Train, in.LastLayer) },
 })
 
@@ -80,7 +80,7 @@ func FitCORE(ctx context.Context, data *Data, head *Linear) (*CORE, error) {
 	if data.Classes != head.Out {
 		return nil, fmt.Errorf("the linear head has %d classes, training rows have %d", head.Out, data.Classes)
 	}
-	m, err := data.means(ctx, false)
+	m, err := data.means(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (s *CORE) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *CORE) graph(g *graph) (onnx.Value, error) {
+func (s *CORE) graph(g *graph) onnx.Value {
 	w := g.ofPredicted(s.Directions)
 	r := g.Op("Sub", g.Features, g.Op("Mul", w, g.Dot(g.Features, w)))
 	score := g.Number(0)
@@ -151,5 +151,5 @@ func (s *CORE) graph(g *graph) (onnx.Value, error) {
 			score = g.Op("Add", score, g.Op("Div", g.Op("Sub", v, g.Number(by.Mean)), g.Number(by.Deviation)))
 		}
 	}
-	return score, nil
+	return score
 }

@@ -197,13 +197,12 @@ func (data *Data) of(l2 bool) *statistics {
 	return &data.computed[0]
 }
 
-// means returns the means of the features, divided by their lengths if l2, and
-// of their classes.
-func (data *Data) means(ctx context.Context, l2 bool) (*linalg.Moments, error) {
+// means returns the means of the features and of their classes.
+func (data *Data) means(ctx context.Context) (*linalg.Moments, error) {
 	data = data.source()
 	data.mu.Lock()
 	defer data.mu.Unlock()
-	return data.meansLocked(ctx, l2)
+	return data.meansLocked(ctx, false)
 }
 
 func (data *Data) meansLocked(ctx context.Context, l2 bool) (*linalg.Moments, error) {
@@ -284,7 +283,7 @@ func (data *Data) mean(ctx context.Context, head *Linear) ([]float64, error) {
 	if err := data.fits(head); err != nil {
 		return nil, err
 	}
-	m, err := data.means(ctx, false)
+	m, err := data.means(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ var _ = declare[DICE]("DICE", method{
 	name:  "dice",
 	words: Words{"little evidence for any class in its most important features", "the usual evidence for a class in its most important features", "with less evidence for any class in its most important features"},
 	reads: featureRows, needs: featureRows | lastLayer,
-	memory: func(d, c int) int64 { return matrices(4, c, d) },
+	memory: func(d, c float64) float64 { return 4 * c * d },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitDICE(ctx, in.Train, in.LastLayer, 0) },
 })
 
@@ -64,6 +64,6 @@ func (s *DICE) join(t *together, dst []float64, _ Batch) error {
 	return shape{d: s.Head.In, how: none}.join(t, s.Head, dst)
 }
 
-func (s *DICE) graph(g *graph) (onnx.Value, error) {
-	return g.energy(g.linear(s.Head, g.Features), 1), nil
+func (s *DICE) graph(g *graph) onnx.Value {
+	return g.energy(g.linear(s.Head, g.Features), 1)
 }

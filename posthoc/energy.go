@@ -25,7 +25,7 @@ type MaxLogit struct{}
 
 // Score implements [Scorer].
 func (MaxLogit) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return z[argmax(z)] })
+	return eachLogits(ctx, dst, b, func(z []float64) float64 { return z[argmax(z)] })
 }
 
 func (*MaxLogit) fields(*fields) {}
@@ -40,7 +40,7 @@ type Energy struct {
 // Score implements [Scorer].
 func (s Energy) Score(ctx context.Context, dst []float64, b Batch) error {
 	t := cmp.Or(s.Temperature, 1)
-	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return energy(z, t) })
+	return eachLogits(ctx, dst, b, func(z []float64) float64 { return energy(z, t) })
 }
 
 func (s *Energy) fields(f *fields) { f.notNegative("temperature", &s.Temperature) }
@@ -50,8 +50,8 @@ func energy(z []float64, t float64) float64 {
 	return t * sum
 }
 
-func (*MaxLogit) graph(g *graph) (onnx.Value, error) { return g.Largest(g.Logits), nil }
+func (*MaxLogit) graph(g *graph) onnx.Value { return g.Largest(g.Logits) }
 
-func (s *Energy) graph(g *graph) (onnx.Value, error) {
-	return g.energy(g.Logits, cmp.Or(s.Temperature, 1)), nil
+func (s *Energy) graph(g *graph) onnx.Value {
+	return g.energy(g.Logits, cmp.Or(s.Temperature, 1))
 }

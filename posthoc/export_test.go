@@ -36,5 +36,5 @@ func MemoryOf(name string, d, c int) int64 {
 	if m.memory == nil {
 		return 0
 	}
-	return m.memory(d, c)
+	return int64(8 * m.memory(float64(d), float64(c)))
 }

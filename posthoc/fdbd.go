@@ -11,7 +11,7 @@ var _ = declare[FDBD]("FDBD", method{
 	name:  "fdbd",
 	words: Words{"near to the borders between classes", "far from the borders between classes", "nearer to the borders between classes"},
 	reads: featureRows | logitRows, needs: featureRows | lastLayer,
-	memory: func(d, c int) int64 { return plus(matrices(1, c, c), matrices(1, c, d)) },
+	memory: func(d, c float64) float64 { return c*c + c*d },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitFDBD(ctx, in.Train, in.LastLayer) },
 })
 
@@ -81,11 +81,11 @@ func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *FDBD) graph(g *graph) (onnx.Value, error) {
+func (s *FDBD) graph(g *graph) onnx.Value {
 	inverse := make([]float64, len(s.Distances))
 	for i, v := range s.Distances {
 		inverse[i] = over(1, v)
 	}
 	sum := g.Dot(g.Op("Sub", g.Largest(g.Logits), g.Logits), g.ofPredicted(inverse))
-	return g.Over(sum, g.Length(g.centred(g.Features, s.Mean))), nil
+	return g.Over(sum, g.Length(g.centred(g.Features, s.Mean)))
 }

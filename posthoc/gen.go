@@ -35,7 +35,7 @@ type GEN struct {
 // Score implements [Scorer].
 func (s GEN) Score(ctx context.Context, dst []float64, b Batch) error {
 	s.Gamma, s.M = cmp.Or(s.Gamma, 0.1), cmp.Or(s.M, 100)
-	return eachLogits(ctx, dst, b, 0, s.row)
+	return eachLogits(ctx, dst, b, s.row)
 }
 
 func (s GEN) row(z []float64) float64 {
@@ -68,7 +68,7 @@ func (s GEN) row(z []float64) float64 {
 
 // graph computes 1−p of the largest p as the sum of all others, and p itself in the
 // place of its logarithm: where p underflows its term would be below 10⁻³⁰.
-func (s *GEN) graph(g *graph) (onnx.Value, error) {
+func (s *GEN) graph(g *graph) onnx.Value {
 	gamma, most := cmp.Or(s.Gamma, 0.1), cmp.Or(s.M, 100)
 	first, others := make([]float64, g.Classes), make([]float64, g.Classes)
 	for c := range others {
@@ -83,5 +83,5 @@ func (s *GEN) graph(g *graph) (onnx.Value, error) {
 	if most < g.Classes {
 		products = g.First(products, most)
 	}
-	return g.Neg(g.Sum(g.Op("Pow", products, g.Number(gamma)))), nil
+	return g.Neg(g.Sum(g.Op("Pow", products, g.Number(gamma))))
 }

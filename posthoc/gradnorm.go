@@ -42,8 +42,8 @@ func (s GradNorm) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *GradNorm) graph(g *graph) (onnx.Value, error) {
+func (s *GradNorm) graph(g *graph) onnx.Value {
 	p := g.softmax(g.linear(s.Head, g.Features))
 	gradient := g.Op("Sub", g.Op("Mul", p, g.Number(float64(s.Head.Out))), g.Number(1))
-	return g.Op("Mul", g.absolute(g.Features), g.absolute(gradient)), nil
+	return g.Op("Mul", g.absolute(g.Features), g.absolute(gradient))
 }

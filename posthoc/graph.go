@@ -1,6 +1,7 @@
 package posthoc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -13,34 +14,41 @@ var ErrNoGraph = errors.New("this score has no form as an ONNX graph")
 
 func init() {
 	onnx.AddScore = func(m *onnx.Model, score any, rows onnx.ScoreRows) (onnx.Value, error) {
-		return addGraph(&graph{m, rows}, score.(Scorer))
+		g := &graph{Model: m, ScoreRows: rows}
+		return g.score(score.(Scorer)), g.err
 	}
 }
 
-// addGraph adds a score to a graph, as onnx.AddScore says.
-func addGraph(g *graph, s Scorer) (onnx.Value, error) {
+// score adds a score to a graph, as onnx.AddScore says.
+func (g *graph) score(s Scorer) (v onnx.Value) {
 	k, stored, _ := kindOf(s)
 	own, ok := stored.(graphed)
-	if !ok {
-		return "", ErrNoGraph
+	switch {
+	case !ok:
+		g.fail(ErrNoGraph)
+	case len(k.methods) > 0 && k.methods[0].reads&logitRows != 0 && g.Logits == "":
+		g.fail(fmt.Errorf("logits: %w", ErrMissing))
+	default:
+		v = own.graph(g)
 	}
-	if len(k.methods) > 0 && k.methods[0].reads&logitRows != 0 && g.Logits == "" {
-		return "", fmt.Errorf("logits: %w", ErrMissing)
-	}
-	return own.graph(g)
+	return v
 }
 
 // graphed is a score that can be written as a graph.
 type graphed interface {
 	// graph adds the score to g and returns its value [batch, 1].
-	graph(g *graph) (onnx.Value, error)
+	graph(g *graph) onnx.Value
 }
 
-// graph is a graph in the making, with the rows that a score reads.
+// graph is a graph in the making, with the rows that a score reads. After an error it is of
+// no use.
 type graph struct {
 	*onnx.Model
 	onnx.ScoreRows
+	err error // the first
 }
+
+func (g *graph) fail(err error) { g.err = cmp.Or(g.err, err) }
 
 // linear adds the head's logits of rows x.
 func (g *graph) linear(head *Linear, x onnx.Value) onnx.Value {
@@ -85,10 +93,11 @@ const mostBank = math.MaxInt32 - 1<<26
 // features of zeros, and returns where these rows are: rows of zeros, or that are not
 // finite, are left out, as are those that keep refuses. The graph holds the rows as
 // they are, in float32.
-func (g *graph) cosines(bank *Data, keep func(row int) bool) (cosines onnx.Value, at []int, err error) {
+func (g *graph) cosines(bank *Data, keep func(row int) bool) (cosines onnx.Value, at []int) {
 	d := bank.D
 	if size := 4 * int64(bank.N) * int64(d); size > mostBank {
-		return "", nil, fmt.Errorf("the score reads %d training rows of %d features: %d bytes are more than an ONNX file holds (%d)", bank.N, d, size, int64(mostBank))
+		g.fail(fmt.Errorf("the score reads %d training rows of %d features: %d bytes are more than an ONNX file holds (%d)", bank.N, d, size, int64(mostBank)))
+		return "", nil
 	}
 	var scale []float64
 	for i := range bank.N {
@@ -97,7 +106,7 @@ func (g *graph) cosines(bank *Data, keep func(row int) bool) (cosines onnx.Value
 		}
 	}
 	if len(at) == 0 {
-		return "", nil, errors.New("no training row of the score has a length")
+		g.fail(errors.New("no training row of the score has a length"))
 	}
 	transposed := make([]float32, d*len(at))
 	for to, i := range at {
@@ -106,5 +115,5 @@ func (g *graph) cosines(bank *Data, keep func(row int) bool) (cosines onnx.Value
 		}
 	}
 	products := g.Op("MatMul", g.Features, g.Cast(g.Floats(transposed, d, len(at)), onnx.Double))
-	return g.Over(g.Op("Mul", products, g.Vector(scale)), g.Length(g.Features)), at, nil
+	return g.Over(g.Op("Mul", products, g.Vector(scale)), g.Length(g.Features)), at
 }

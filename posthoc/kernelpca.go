@@ -28,10 +28,8 @@ var _ = declare[CoRP]("CoRP", method{
 	name:  "corp",
 	words: Words{"features outside of the space that the training images span", "features in the space that the training images span", "with features more outside of the space that the training images span"},
 	reads: featureRows, needs: featureRows,
-	memory: func(d, _ int) int64 {
-		return plus(matrices(6, randomFeatures, randomFeatures), matrices(2, randomFeatures, d))
-	},
-	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitCoRP(ctx, in.Train, 0, 0, 0) },
+	memory: func(d, _ float64) float64 { return randomFeatures * (6*randomFeatures + 2*d) },
+	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitCoRP(ctx, in.Train, 0, 0, 0) },
 })
 
 func (s *CoP) fields(f *fields) {
@@ -281,7 +279,7 @@ func (s *CoRP) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *CoP) graph(g *graph) (onnx.Value, error) { return s.graphOf(g, g.unit(g.Features)), nil }
+func (s *CoP) graph(g *graph) onnx.Value { return s.graphOf(g, g.unit(g.Features)) }
 
 // graphOf adds −‖(I − PᵀP)(x − μ)‖.
 func (s *CoP) graphOf(g *graph, x onnx.Value) onnx.Value {
@@ -291,8 +289,8 @@ func (s *CoP) graphOf(g *graph, x onnx.Value) onnx.Value {
 	return g.Neg(g.Length(g.Op("Sub", x, inside)))
 }
 
-func (s *CoRP) graph(g *graph) (onnx.Value, error) {
+func (s *CoRP) graph(g *graph) onnx.Value {
 	phases := g.Op("Add", g.Times(g.unit(g.Features), s.Frequencies, s.D), g.Vector(s.Phases))
 	phi := g.Op("Mul", g.Op("Cos", phases), g.Number(math.Sqrt(2/float64(len(s.Phases)))))
-	return s.PCA.graphOf(g, phi), nil
+	return s.PCA.graphOf(g, phi)
 }

@@ -14,7 +14,7 @@ var _ = declare[KLM]("KLM", method{
 	name:  "klm",
 	words: Words{"class probabilities unlike those of any class", "class probabilities like those of a class", "with class probabilities less like those of any class"},
 	reads: logitRows, needs: logitRows | validation,
-	memory: func(_, c int) int64 { return matrices(2, c, c) },
+	memory: func(_, c float64) float64 { return 2 * c * c },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitKLM(ctx, in.Val) },
 })
 
@@ -151,12 +151,12 @@ func (s *KLM) nearest(z, p, crossed []float64) float64 {
 }
 
 // graph computes −min_c KL(p ‖ q_c) as max_c Σ_j p_j·log q_cj − Σ_j p_j·log p_j.
-func (s *KLM) graph(g *graph) (onnx.Value, error) {
+func (s *KLM) graph(g *graph) onnx.Value {
 	logMeans := slices.Clone(s.LogMeans)
 	for i, v := range logMeans {
 		logMeans[i] = max(v, -math.MaxFloat64) // not 0·−Inf
 	}
 	logP := g.logSoftmax(g.Logits)
 	p := g.Op("Exp", logP)
-	return g.Op("Sub", g.Largest(g.Times(p, logMeans, s.Classes)), g.Dot(p, logP)), nil
+	return g.Op("Sub", g.Largest(g.Times(p, logMeans, s.Classes)), g.Dot(p, logP))
 }

@@ -12,13 +12,7 @@ var _ = declare[KNN]("KNN", method{
 	name:  "knn",
 	words: Words{"far from the training images", "near to training images", "farther from its neighbours among the training images"},
 	reads: featureRows, needs: featureRows, group: groupSearch,
-	fit: func(_ context.Context, in Input) (Scorer, error) {
-		s, err := FitKNN(in.Train, 0)
-		if err == nil {
-			s.Memory = in.Memory
-		}
-		return s, err
-	},
+	fit: func(_ context.Context, in Input) (Scorer, error) { return FitKNN(in.Train, 0) },
 })
 
 func (s *KNN) fields(f *fields) {
@@ -28,6 +22,8 @@ func (s *KNN) fields(f *fields) {
 }
 
 func (s *KNN) detach() { s.Bank = s.Bank.inMemory(false) }
+
+func (s *KNN) limit(memory int64) { s.Memory = memory }
 
 // KNN is the distance to the K-th nearest training row: −‖f/‖f‖ − g/‖g‖‖²,
 // squared. Reads features. It is exact; K above the number of rows means the
@@ -64,15 +60,12 @@ func (s *KNN) join(t *together, dst []float64, b Batch) error {
 	return nil
 }
 
-func (s *KNN) graph(g *graph) (onnx.Value, error) {
-	cosines, at, err := g.cosines(s.Bank, func(int) bool { return true })
-	if err != nil {
-		return "", err
-	}
+func (s *KNN) graph(g *graph) onnx.Value {
+	cosines, at := g.cosines(s.Bank, func(int) bool { return true })
 	k := min(s.K, len(at))
 	nearest, _ := g.TopK(cosines, k)
 	last := g.Node("Gather", []onnx.Value{nearest, g.Int64s(int64(k - 1))}, onnx.Int("axis", 1))
 	score := g.Op("Min", g.Op("Sub", g.Op("Add", last, last), g.Number(2)), g.Number(0))
 	// Of features of zeros it would be −2.
-	return g.Op("Add", score, g.Op("Sub", g.Number(1), g.Positive(g.Length(g.Features)))), nil
+	return g.Op("Add", score, g.Op("Sub", g.Number(1), g.Positive(g.Length(g.Features))))
 }

@@ -2,6 +2,7 @@ package posthoc
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -11,21 +12,16 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
-const (
-	groupMahalanobis   = "mahalanobis"
-	groupMahalanobisL2 = "mahalanobis, of features divided by their lengths"
-)
-
 var (
-	_ = declare[MDS]("MDS", mahalanobis("mds", groupMahalanobis, 5, nearClass, fitMDS(false)), mahalanobis("mds++", groupMahalanobisL2, 5, nearClass, fitMDS(true)),
+	_ = declare[MDS]("MDS", mahalanobis("mds", 5, nearClass, FitMDS, false), mahalanobis("mds++", 5, nearClass, FitMDS, true),
 		method{
 			name:  "mds++k",
 			words: Words{"far from every kind of image in the classes", "near to a kind of image in a class", "farther from every kind of image in the classes"},
 			reads: featureRows, needs: featureRows | labelRows,
-			memory: func(d, c int) int64 { return plus(matrices(5, d, d), matrices(15, c, d)) },
+			memory: func(d, c float64) float64 { return 5*d*d + 15*c*d },
 			fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitModes(ctx, in.Train) },
 		})
-	_ = declare[RMDS]("RMDS", mahalanobis("rmds", groupMahalanobis, 6, likeOne, fitRMDS(false)), mahalanobis("rmds++", groupMahalanobisL2, 6, likeOne, fitRMDS(true)))
+	_ = declare[RMDS]("RMDS", mahalanobis("rmds", 6, likeOne, FitRMDS, false), mahalanobis("rmds++", 6, likeOne, FitRMDS, true))
 )
 
 var (
@@ -34,21 +30,13 @@ var (
 )
 
 // mahalanobis is a method that needs so many matrices [D, D].
-func mahalanobis(name, group string, squares int, words Words, fit func(context.Context, Input) (Scorer, error)) method {
+func mahalanobis[S Scorer](name string, squares float64, words Words, fit func(context.Context, *Data, bool) (S, error), l2 bool) method {
 	return method{
-		name: name, reads: featureRows, needs: featureRows | labelRows, words: words, group: group, fit: fit,
-		memory: func(d, c int) int64 { return plus(matrices(squares, d, d), matrices(3, c, d)) },
+		name: name, reads: featureRows, needs: featureRows | labelRows, words: words, group: fmt.Sprint("mahalanobis, of unit rows: ", l2),
+		memory: func(d, c float64) float64 { return squares*d*d + 3*c*d },
+		fit:    func(ctx context.Context, in Input) (Scorer, error) { return fit(ctx, in.Train, l2) },
 	}
 }
-
-func fitMDS(l2 bool) func(context.Context, Input) (Scorer, error) {
-	return func(ctx context.Context, in Input) (Scorer, error) { return FitMDS(ctx, in.Train, l2) }
-}
-
-func fitRMDS(l2 bool) func(context.Context, Input) (Scorer, error) {
-	return func(ctx context.Context, in Input) (Scorer, error) { return FitRMDS(ctx, in.Train, l2) }
-}
-
 func (s *MDS) fields(f *fields) {
 	f.bool("l2", &s.L2)
 	f.gaussian("within", &s.Within, -1)
@@ -254,14 +242,14 @@ func (s *MDS) halves() []float64 {
 	return s.half
 }
 
-func (s *MDS) graph(g *graph) (onnx.Value, error) {
+func (s *MDS) graph(g *graph) onnx.Value {
 	x := s.rows(g)
 	z := s.Within.graph(g, x)
 	r := s.Within.rank()
 	classes := len(s.Means) / r
 	nearest := g.ArgMax(g.Op("Sub", g.Times(z, s.Means, r), g.Vector(s.halves())))
 	off := g.Op("Sub", z, g.Take(g.Doubles(s.Means, classes, r), nearest))
-	return g.Neg(g.Dot(off, off)), nil
+	return g.Neg(g.Dot(off, off))
 }
 
 // rows adds what is whitened.
@@ -272,11 +260,8 @@ func (s *MDS) rows(g *graph) onnx.Value {
 	return g.Features
 }
 
-func (s *RMDS) graph(g *graph) (onnx.Value, error) {
-	within, err := s.MDS.graph(g)
-	if err != nil {
-		return "", err
-	}
+func (s *RMDS) graph(g *graph) onnx.Value {
+	within := s.MDS.graph(g)
 	z := s.Whole.graph(g, s.MDS.rows(g))
-	return g.Op("Add", within, g.Dot(z, z)), nil
+	return g.Op("Add", within, g.Dot(z, z))
 }

@@ -37,7 +37,7 @@ type MaxSoftmax struct {
 
 // Score implements [Scorer].
 func (s MaxSoftmax) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachLogits(ctx, dst, b, 0, func(z []float64) float64 { return maxSoftmax(z, cmp.Or(s.Temperature, 1)) })
+	return eachLogits(ctx, dst, b, func(z []float64) float64 { return maxSoftmax(z, cmp.Or(s.Temperature, 1)) })
 }
 
 func maxSoftmax(z []float64, t float64) float64 {
@@ -128,8 +128,8 @@ func inverseTemperature(ctx context.Context, data *Data, start float64, first in
 	return 0, errors.New("there is no best temperature: all rows for the fit are classified correctly, or no more than by chance")
 }
 
-func (s *MaxSoftmax) graph(g *graph) (onnx.Value, error) {
+func (s *MaxSoftmax) graph(g *graph) onnx.Value {
 	z := g.Op("Sub", g.Logits, g.Largest(g.Logits))
 	sum := g.Sum(g.Op("Exp", g.Op("Div", z, g.Number(cmp.Or(s.Temperature, 1)))))
-	return g.Op("Div", g.Number(1), sum), nil
+	return g.Op("Div", g.Number(1), sum)
 }

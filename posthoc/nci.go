@@ -11,7 +11,7 @@ var _ = declare[NCI]("NCI", method{
 	name:  "nci",
 	words: Words{"features that point to no class", "features that point to a class", "with features that point less to a class"},
 	reads: featureRows | logitRows, needs: featureRows | lastLayer,
-	memory: func(d, c int) int64 { return matrices(1, c, d) },
+	memory: func(d, c float64) float64 { return c * d },
 	fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitNCI(ctx, in.Train, in.LastLayer, 0) },
 })
 
@@ -57,8 +57,8 @@ func (s *NCI) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *NCI) graph(g *graph) (onnx.Value, error) {
+func (s *NCI) graph(g *graph) onnx.Value {
 	x := g.centred(g.Features, s.Mean)
 	likeness := g.Over(g.Dot(x, g.ofPredicted(s.Head.Weights)), g.Length(x))
-	return g.Op("Add", likeness, g.Op("Mul", g.absolute(g.Features), g.Number(s.Alpha))), nil
+	return g.Op("Add", likeness, g.Op("Mul", g.absolute(g.Features), g.Number(s.Alpha)))
 }

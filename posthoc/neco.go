@@ -116,8 +116,8 @@ func (s *NECO) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *NECO) graph(g *graph) (onnx.Value, error) {
+func (s *NECO) graph(g *graph) onnx.Value {
 	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
 	share := g.Over(g.Length(g.Times(x, s.Axes, len(s.Mean))), g.Length(x))
-	return g.Op("Mul", share, g.Largest(g.Logits)), nil
+	return g.Op("Mul", share, g.Largest(g.Logits))
 }

@@ -18,13 +18,7 @@ var _ = declare[NNGuide]("NNGuide", method{
 	name:  "nnguide",
 	words: Words{"little evidence for any class, or unlike the training images", "like training images of which the class is clear", "with less evidence for any class, or less like the training images,"},
 	reads: featureRows | logitRows, needs: featureRows | logitRows,
-	fit: func(ctx context.Context, in Input) (Scorer, error) {
-		s, err := FitNNGuide(ctx, in.Train, 0, 0)
-		if err == nil {
-			s.Memory = in.Memory
-		}
-		return s, err
-	},
+	fit: func(ctx context.Context, in Input) (Scorer, error) { return FitNNGuide(ctx, in.Train, 0, 0) },
 })
 
 func (s *NNGuide) fields(f *fields) {
@@ -35,6 +29,8 @@ func (s *NNGuide) fields(f *fields) {
 }
 
 func (s *NNGuide) detach() { s.Bank = s.Bank.inMemory(false) }
+
+func (s *NNGuide) limit(memory int64) { s.Memory = memory }
 
 // NNGuide is the energy, guided by the nearest neighbours: E(z) times the mean
 // of the K largest E(z_i)·cos(f, f_i) over a bank of training rows, with
@@ -193,11 +189,8 @@ func largest(values []float64, k int) []float64 {
 	return slices.Clone(values)
 }
 
-func (s *NNGuide) graph(g *graph) (onnx.Value, error) {
-	cosines, at, err := g.cosines(s.Bank, func(row int) bool { return finite(s.Energies[row]) })
-	if err != nil {
-		return "", err
-	}
+func (s *NNGuide) graph(g *graph) onnx.Value {
+	cosines, at := g.cosines(s.Bank, func(row int) bool { return finite(s.Energies[row]) })
 	energies := make([]float64, len(at))
 	for i, row := range at {
 		energies[i] = s.Energies[row]
@@ -205,5 +198,5 @@ func (s *NNGuide) graph(g *graph) (onnx.Value, error) {
 	k := min(s.K, len(at))
 	best, _ := g.TopK(g.Op("Mul", cosines, g.Vector(energies)), k)
 	mean := g.Op("Div", g.Sum(best), g.Number(float64(k)))
-	return g.Op("Mul", mean, g.energy(g.Logits, 1)), nil
+	return g.Op("Mul", mean, g.energy(g.Logits, 1))
 }

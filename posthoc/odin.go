@@ -79,11 +79,12 @@ func crossEntropyGradient(z []float64, t float64) {
 	z[top] = -others
 }
 
-func (s *ODIN) graph(g *graph) (onnx.Value, error) {
+func (s *ODIN) graph(g *graph) onnx.Value {
 	t, epsilon := g.Number(cmp.Or(s.Temperature, 1000)), cmp.Or(s.Epsilon, 0.0014)
 	layers, err := layersOf(s.Network)
 	if err != nil {
-		return "", err
+		g.fail(err)
+		return ""
 	}
 	_, classes := s.Network.Size()
 	inputs, z := g.inputs(layers, g.Features)
@@ -106,7 +107,7 @@ func (s *ODIN) graph(g *graph) (onnx.Value, error) {
 	step := g.Op("Mul", g.Op("Sub", g.Number(1), g.Op("Add", sign, sign)), g.Number(epsilon))
 	_, z = g.inputs(layers, g.Op("Add", g.Features, step))
 	z = g.Op("Div", g.Op("Sub", z, g.Largest(z)), t)
-	return g.Op("Div", g.Number(1), g.Sum(g.Op("Exp", z))), nil
+	return g.Op("Div", g.Number(1), g.Sum(g.Op("Exp", z)))
 }
 
 // inputs adds the inputs of each layer for rows x, and the logits.

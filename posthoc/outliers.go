@@ -40,9 +40,9 @@ func (s *Outliers) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *Outliers) graph(g *graph) (onnx.Value, error) {
+func (s *Outliers) graph(g *graph) onnx.Value {
 	c := s.Head.Out - 1
 	known := &Linear{In: s.Head.In, Out: c, Weights: s.Head.Weights[:c*s.Head.In], Bias: s.Head.Bias[:c]}
 	outlier := &Linear{In: s.Head.In, Out: 1, Weights: s.Head.row(c), Bias: s.Head.Bias[c:]}
-	return g.Op("Sub", g.energy(g.linear(known, g.Features), 1), g.linear(outlier, g.Features)), nil
+	return g.Op("Sub", g.energy(g.linear(known, g.Features), 1), g.linear(outlier, g.Features))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -52,10 +51,10 @@ type method struct {
 	// together; "" for those that share none.
 	group string
 	fit   func(ctx context.Context, in Input) (Scorer, error)
-	// memory is the bytes that matrices take at once at most while the score is
+	// memory is how many float64 the matrices hold at once at most while the score is
 	// fitted on features [·, d] in c classes; nil where none grows with d², c² or
 	// c·d.
-	memory func(d, c int) int64
+	memory func(d, c float64) float64
 }
 
 // Words say to people what a score measures. {A} and {B} stand for the two most likely
@@ -201,6 +200,9 @@ func Fit(ctx context.Context, name string, in Input) (Scorer, error) {
 	if err == nil {
 		var s Scorer
 		if s, err = m.fit(ctx, in); err == nil {
+			if s, ok := s.(interface{ limit(memory int64) }); ok {
+				s.limit(in.Memory)
+			}
 			return s, nil
 		}
 	}
@@ -242,8 +244,8 @@ func (m method) fits(d, c int, memory int64) error {
 	if m.memory == nil {
 		return nil
 	}
-	if need, have := m.memory(d, c), cmp.Or(memory, DefaultMemory); need > have {
-		return options.Errorf("Memory", "%.3g GiB are too few: %d features in %d classes need %.3g GiB", float64(have)/(1<<30), d, c, float64(need)/(1<<30))
+	if need, have := 8*m.memory(float64(d), float64(c)), float64(cmp.Or(memory, DefaultMemory)); need > have {
+		return options.Errorf("Memory", "%.3g GiB are too few: %d features in %d classes need %.3g GiB", have/(1<<30), d, c, need/(1<<30))
 	}
 	return nil
 }
@@ -262,28 +264,6 @@ func CheckMemory(name string, d, c int, memory int64) error {
 // DefaultMemory is how many bytes a score takes, about, where nothing else is said.
 const DefaultMemory = 1 << 30
 
-// matrices returns the bytes of n matrices of float64 with so many rows and
-// columns, or the largest number if these are too many to count.
-func matrices(n, rows, cols int) int64 {
-	high, size := bits.Mul64(uint64(rows), uint64(cols))
-	more, size := bits.Mul64(size, uint64(8*n))
-	if high|more != 0 {
-		return 1<<63 - 1
-	}
-	return int64(min(size, 1<<63-1))
-}
-
-// plus returns the sum of sizes, or the largest number if it is too large to count.
-func plus(sizes ...int64) int64 {
-	var sum int64
-	for _, n := range sizes {
-		if sum += n; sum < 0 {
-			return 1<<63 - 1
-		}
-	}
-	return sum
-}
-
 // Detach copies the training rows that a score still reads into memory, so that
 // their source can be closed.
 func Detach(s Scorer) {
@@ -292,4 +272,4 @@ func Detach(s Scorer) {
 	}
 }
 
-func residualMemory(d, c int) int64 { return plus(matrices(6, d, d), matrices(3, c, d)) }
+func residualMemory(d, c float64) float64 { return 6*d*d + 3*c*d }

@@ -18,13 +18,7 @@ var _ = declare[Relation]("Relation", method{
 	name:  "relation",
 	words: Words{"unlike the training images of its class", "like the training images of its class", "less like the training images of its class"},
 	reads: featureRows | logitRows, needs: featureRows | logitRows, group: groupSearch,
-	fit: func(_ context.Context, in Input) (Scorer, error) {
-		s, err := FitRelation(in.Train)
-		if err == nil {
-			s.Memory = in.Memory
-		}
-		return s, err
-	},
+	fit: func(_ context.Context, in Input) (Scorer, error) { return FitRelation(in.Train) },
 })
 
 func (s *Relation) fields(f *fields) { f.bank("bank", &s.Bank, true) }
@@ -34,6 +28,8 @@ func (s *Relation) fields(f *fields) { f.bank("bank", &s.Bank, true) }
 func (s *Relation) RoundsInBlocks() {}
 
 func (s *Relation) detach() { s.Bank = s.Bank.inMemory(true) }
+
+func (s *Relation) limit(memory int64) { s.Memory = memory }
 
 // Relation is the strength of the relations to the training rows: the sum of all
 // k_j = max(cos(f, f_j), 0)·⟨p, p_j⟩ that exceed 0.03, with p = softmax(z). Reads
@@ -433,11 +429,8 @@ func (r *relation) addTotal(x []float32, length []float64, at int) {
 	}
 }
 
-func (s *Relation) graph(g *graph) (onnx.Value, error) {
-	cosines, at, err := g.cosines(s.Bank, func(int) bool { return true })
-	if err != nil {
-		return "", err
-	}
+func (s *Relation) graph(g *graph) onnx.Value {
+	cosines, at := g.cosines(s.Bank, func(int) bool { return true })
 	var p []float64 // [m, C], of the bank
 	for _, row := range at {
 		for _, v := range softmaxRows(s.Bank.Logits(row, row+1), s.Bank.Classes) {
@@ -450,5 +443,5 @@ func (s *Relation) graph(g *graph) (onnx.Value, error) {
 	likeness := g.Times(g.softmax(g.Logits), p, s.Bank.Classes)
 	relations := g.Op("Mul", g.Op("Max", cosines, g.Number(0)), likeness)
 	counts := g.Positive(g.Op("Sub", relations, g.Number(relationThreshold)))
-	return g.Dot(relations, counts), nil
+	return g.Dot(relations, counts)
 }

@@ -89,10 +89,9 @@ func (b Batch) classes(n, want int) (int, error) {
 	return len(b.Logits) / n, nil
 }
 
-// eachLogits scores each row by its logits alone. classes is how many there
-// must be, 0 any number.
-func eachLogits(ctx context.Context, dst []float64, b Batch, classes int, score func(row []float64) float64) error {
-	classes, err := b.classes(len(dst), classes)
+// eachLogits scores each row by its logits alone.
+func eachLogits(ctx context.Context, dst []float64, b Batch, score func(row []float64) float64) error {
+	classes, err := b.classes(len(dst), 0)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ func she(name string, metric Metric) method {
 	return method{
 		name: name, reads: featureRows | logitRows, needs: featureRows | logitRows | labelRows,
 		words:  Words{"unlike the usual image of its class", "like the usual image of its class", "less like the usual image of its class"},
-		memory: func(d, c int) int64 { return matrices(2, c, d) },
+		memory: func(d, c float64) float64 { return 2 * c * d },
 		fit:    func(ctx context.Context, in Input) (Scorer, error) { return FitSHE(ctx, in.Train, metric) },
 	}
 }
@@ -93,7 +93,7 @@ func findPatterns(ctx context.Context, data *Data) ([]float64, error) {
 	for y, n := range counts {
 		pattern := sums[y*d : (y+1)*d]
 		if n == 0 {
-			m, err := data.means(ctx, false)
+			m, err := data.means(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -131,13 +131,13 @@ func (s *SHE) Score(ctx context.Context, dst []float64, b Batch) error {
 	})
 }
 
-func (s *SHE) graph(g *graph) (onnx.Value, error) {
+func (s *SHE) graph(g *graph) onnx.Value {
 	m := g.ofPredicted(s.Patterns)
 	switch s.Metric {
 	case Euclidean:
-		return g.Neg(g.Length(g.Op("Sub", g.Features, m))), nil
+		return g.Neg(g.Length(g.Op("Sub", g.Features, m)))
 	case Cosine:
-		return g.Over(g.Dot(g.Features, m), g.Op("Mul", g.Length(g.Features), g.Length(m))), nil
+		return g.Over(g.Dot(g.Features, m), g.Op("Mul", g.Length(g.Features), g.Length(m)))
 	}
-	return g.Dot(g.Features, m), nil
+	return g.Dot(g.Features, m)
 }

@@ -77,7 +77,7 @@ func (data *Data) deviations(ctx context.Context) (mean, deviation []float64, er
 	if err := data.need(featureRows); err != nil {
 		return nil, nil, err
 	}
-	m, err := data.means(ctx, false)
+	m, err := data.means(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -264,9 +264,11 @@ func Share(scores []Scorer) {
 }
 
 // graph rounds features to float32, as of does.
-func (s *Standardised) graph(g *graph) (onnx.Value, error) {
+func (s *Standardised) graph(g *graph) onnx.Value {
 	x := g.Op("Div", g.centred(g.Features, s.Mean), g.Vector(s.Deviation))
-	rows := g.ScoreRows
-	rows.Features = g.Cast(g.Cast(x, onnx.Float), onnx.Double)
-	return addGraph(&graph{g.Model, rows}, s.Of)
+	inner := *g
+	inner.Features = g.Cast(g.Cast(x, onnx.Float), onnx.Double)
+	v := inner.score(s.Of)
+	g.err = inner.err
+	return v
 }

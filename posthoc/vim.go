@@ -319,14 +319,11 @@ func (w *lengths) run(ctx context.Context, n int, b Batch) error {
 	})
 }
 
-func (s *Residual) graph(g *graph) (onnx.Value, error) {
-	return g.Neg(g.Length(g.Times(g.centred(g.Features, s.Origin), s.Basis, len(s.Origin)))), nil
+func (s *Residual) graph(g *graph) onnx.Value {
+	return g.Neg(g.Length(g.Times(g.centred(g.Features, s.Origin), s.Basis, len(s.Origin))))
 }
 
-func (s *ViM) graph(g *graph) (onnx.Value, error) {
-	residual, err := s.Residual.graph(g)
-	if err != nil {
-		return "", err
-	}
-	return g.Op("Add", g.energy(g.linear(s.Head, g.Features), 1), g.Op("Mul", residual, g.Number(s.Alpha))), nil
+func (s *ViM) graph(g *graph) onnx.Value {
+	residual := s.Residual.graph(g)
+	return g.Op("Add", g.energy(g.linear(s.Head, g.Features), 1), g.Op("Mul", residual, g.Number(s.Alpha)))
 }
