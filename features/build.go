@@ -50,44 +50,13 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if b.meta.DType != "" {
 		b.meta.Version = Version
 	}
-	file := func(name string, fill func(w io.Writer) error) (err error) {
-		b.meta.Files[name], err = create(ctx, filepath.Join(dir, name), fill)
-		return err
-	}
 	sortFailures(b.failed)
 	// Rows and images first: their errors name what is missing.
-	err := file(featuresFile, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D, b.meta.DType) })
-	if err == nil && b.logits != nil {
-		err = file(logitsFile, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns, "") })
-	}
-	if err == nil && b.layers != nil {
-		err = file(layersFile, func(w io.Writer) error {
-			return writeRows(w, b.layers, b.meta.N, LayersDim(b.meta.Layers), b.meta.DType)
-		})
-	}
-	if err == nil && b.patches != nil {
-		err = file(patchesFile, func(w io.Writer) error {
-			_, err := w.Write(b.patches)
-			return err
-		})
-	}
-	if err == nil {
-		err = file(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, b.imageLine) })
-	}
-	if err == nil {
-		err = file(labelsFile, func(w io.Writer) error { return writeNumbers(w, b.labels, b.meta.N) })
-	}
-	if err == nil && b.places != nil {
-		err = file(placesFile, func(w io.Writer) error { return writeNumbers(w, b.places, b.meta.N) })
-	}
-	if err == nil {
-		err = file(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), b.failureLine) })
-	}
-	if err == nil && b.parquet {
-		err = file(parquetFile, b.writeParquet)
-	}
-	if err == nil && len(b.sources) > 0 {
-		err = file(sourcesFile, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) })
+	var err error
+	for _, f := range slices.Concat(b.matrices(), b.lists()) {
+		if err == nil && f.wanted {
+			b.meta.Files[f.name], err = create(ctx, filepath.Join(dir, f.name), f.fill)
+		}
 	}
 	if err == nil && old != nil {
 		err = errors.Join(copyFile(filepath.Join(dir, weightFile), old.path(weightFile)), copyFile(filepath.Join(dir, biasFile), old.path(biasFile)))
@@ -102,14 +71,42 @@ func (b *build) write(ctx context.Context, dir string, old *Set) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Join(dir, metaFile), err)
 	}
-	err = disk.Create(filepath.Join(dir, metaFile), func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
-	if err != nil {
+	if err := disk.Create(filepath.Join(dir, metaFile), disk.Bytes(text)); err != nil {
 		return err
 	}
 	return disk.SyncDir(dir)
+}
+
+// content is what a file of the set holds, if it has it.
+type content struct {
+	name   string
+	wanted bool
+	fill   func(w io.Writer) error
+}
+
+// matrices are the files that people do not change.
+func (b *build) matrices() []content {
+	return []content{
+		{featuresFile, true, func(w io.Writer) error { return writeRows(w, b.features, b.meta.N, b.meta.D, b.meta.DType) }},
+		{logitsFile, b.logits != nil, func(w io.Writer) error { return writeRows(w, b.logits, b.meta.N, b.columns, "") }},
+		{layersFile, b.layers != nil, func(w io.Writer) error {
+			return writeRows(w, b.layers, b.meta.N, LayersDim(b.meta.Layers), b.meta.DType)
+		}},
+		{patchesFile, b.patches != nil, disk.Bytes(b.patches)},
+	}
+}
+
+// lists are those that depend on the images and their labels alone, and Parquet's, for which
+// the others must be written before.
+func (b *build) lists() []content {
+	return []content{
+		{imagesFile, true, func(w io.Writer) error { return writeLines(w, b.images, b.imageLine) }},
+		{labelsFile, true, func(w io.Writer) error { return writeNumbers(w, b.labels, b.meta.N) }},
+		{placesFile, b.places != nil, func(w io.Writer) error { return writeNumbers(w, b.places, b.meta.N) }},
+		{errorsFile, true, func(w io.Writer) error { return writeLines(w, each(b.failed), b.failureLine) }},
+		{sourcesFile, len(b.sources) > 0, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) }},
+		{parquetFile, b.parquet, b.writeParquet},
+	}
 }
 
 // each makes a sequence of a slice.

@@ -156,10 +156,7 @@ func (c *copied) fill(ctx context.Context, folder *bucket.Folder, text []byte, m
 		c.close = append(c.close, done)
 		return nil
 	}
-	if err := add(metaFile, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	}); err != nil {
+	if err := add(metaFile, disk.Bytes(text)); err != nil {
 		return err
 	}
 	group, ctx := parallel.WithContext(ctx)

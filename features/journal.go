@@ -128,10 +128,7 @@ func writeJournalFile(dir, name string, content []byte) error {
 	if err := disk.Remove(path + newSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	err := disk.Create(path+newSuffix, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
+	err := disk.Create(path+newSuffix, disk.Bytes(content))
 	if err == nil {
 		err = disk.Rename(path+newSuffix, path)
 	}
@@ -141,29 +138,27 @@ func writeJournalFile(dir, name string, content []byte) error {
 	return err
 }
 
-// readMachines returns the machines that the rows of the journal in dir were made
-// on, as far as they are recorded.
-func readMachines(dir string) (machines []Machine, err error) {
-	data, err := disk.ReadFile(filepath.Join(dir, journalMachines), disk.Config)
+// readNote returns what writeNote wrote into a file of the journal in dir; nil if it did not.
+func readNote[T []Machine | *Probe](dir, name string) (note T, err error) {
+	data, err := disk.ReadFile(filepath.Join(dir, name), disk.Meta)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &machines)
+		err = json.Unmarshal(data, &note)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the journal in %s: %w", dir, err)
 	}
-	return machines, nil
+	return note, nil
 }
 
-// writeMachines is the inverse of readMachines.
-func writeMachines(dir string, machines []Machine) error {
-	data, err := json.Marshal(machines)
+func writeNote(dir, name string, note any) error {
+	data, err := json.Marshal(note)
 	if err != nil {
 		return err
 	}
-	return writeJournalFile(dir, journalMachines, data)
+	return writeJournalFile(dir, name, data)
 }
 
 // recover reads the valid part, calls each for every line of it, and cuts off the rest.

@@ -24,10 +24,7 @@ func InMemory(x []float32, d int, labels []int64, classes []string) (*Set, error
 	}
 	n := len(x) / d
 	if labels == nil {
-		labels = make([]int64, n)
-		for i := range labels {
-			labels[i] = -1
-		}
+		labels = slices.Repeat([]int64{-1}, n)
 	}
 	if len(labels) != n {
 		return nil, fmt.Errorf("%d rows have %d labels", n, len(labels))

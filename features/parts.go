@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -109,10 +106,7 @@ func CommitParts(dir string, count int, o Options) (unfinished, err error) {
 	if old, err := disk.ReadFile(path, disk.Meta); err == nil && bytes.Equal(old, text) {
 		return nil, nil
 	}
-	return nil, disk.Write(path, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+	return nil, disk.Write(path, disk.Bytes(text))
 }
 
 // manifestOf returns the manifest of the shards, of which only the Meta is needed, or why
@@ -135,14 +129,9 @@ func manifestOf(sets []*Set, o Options) (text []byte, unfinished, err error) {
 		m.Drifted = m.Drifted || drifted(sets[0], s)
 	}
 	m.Fingerprint, m.Images, m.Listing = sets[0].Fingerprint, sets[0].Shard.Images, sets[0].Shard.Listing
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetIndent("", " ")
-	if err := enc.Encode(m); err != nil {
-		return nil, nil, err
-	}
-	seal(b.Bytes())
-	return b.Bytes(), nil, nil
+	text = parts.JSON(m)
+	seal(text)
+	return text, nil, nil
 }
 
 // drifted tells whether the probes of two sets differ so much that they are not mixed
@@ -389,28 +378,6 @@ func inOrder(sets []*Set) (order []spot, err error) {
 		}
 	}
 	return order, nil
-}
-
-// contentOfParts is Content for a set of parts, which has no checksum of all rows.
-func (s *Set) contentOfParts() string {
-	hash := sha256.New()
-	for _, part := range s.parts {
-		fmt.Fprintf(hash, "%s\x00%s\x00", part.Files[featuresFile].SHA256, part.Files[labelsFile].SHA256)
-	}
-	for _, class := range s.Classes {
-		fmt.Fprintf(hash, "%s\x00", class)
-	}
-	return hex.EncodeToString(hash.Sum(nil))
-}
-
-// verifyParts is Verify for a set of parts.
-func (s *Set) verifyParts(ctx context.Context) error {
-	for _, part := range s.parts {
-		if err := part.Verify(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // partPages are the pages of the features of a set of parts.

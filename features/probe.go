@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"path/filepath"
 
-	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
@@ -157,31 +154,6 @@ func (p *Probe) Validate(d int) error {
 		return fmt.Errorf("its probe has %d features of %d images, and a row has %d", len(p.Features), p.Images, d)
 	}
 	return npy.CheckValues(p.Features)
-}
-
-// readProbe returns the probe of the journal in dir, nil without one.
-func readProbe(dir string) (*Probe, error) {
-	data, err := disk.ReadFile(filepath.Join(dir, journalProbe), disk.Meta)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	probe := new(Probe)
-	if err == nil {
-		err = json.Unmarshal(data, probe)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the journal in %s: %w", dir, err)
-	}
-	return probe, nil
-}
-
-// writeProbe is the inverse of readProbe.
-func writeProbe(dir string, probe *Probe) error {
-	data, err := json.Marshal(probe)
-	if err != nil {
-		return err
-	}
-	return writeJournalFile(dir, journalProbe, data)
 }
 
 // probeOf returns the probe for the set that rows of the old one or of the journal make

@@ -420,24 +420,24 @@ func (w *Writer) unchanged(b *build) bool {
 	if err != nil || wasErr != nil || !bytes.Equal(after, was) {
 		return false
 	}
-	same := func(name string, fill func(io.Writer) error) bool {
-		f, err := disk.Open(w.old.path(name), disk.Values)
-		if err != nil {
-			return false
-		}
-		defer f.Close()
-		c := &comparison{file: bufio.NewReaderSize(f, 1<<16)}
-		if fill(c) != nil {
-			return false
-		}
-		_, err = c.file.ReadByte()
-		return err == io.EOF
+	return !slices.ContainsFunc(b.lists(), func(c content) bool {
+		return c.wanted && c.name != parquetFile && !w.old.holds(c)
+	})
+}
+
+// holds tells whether a file of the set has the content.
+func (s *Set) holds(c content) bool {
+	f, err := disk.Open(s.path(c.name), disk.Values)
+	if err != nil {
+		return false
 	}
-	return same(imagesFile, func(w io.Writer) error { return writeLines(w, b.images, b.imageLine) }) &&
-		same(errorsFile, func(w io.Writer) error { return writeLines(w, each(b.failed), b.failureLine) }) &&
-		same(sourcesFile, func(w io.Writer) error { return writeLines(w, each(b.sources), func(l sourceLine) any { return l }) }) &&
-		same(labelsFile, func(w io.Writer) error { return writeNumbers(w, b.labels, b.meta.N) }) &&
-		(b.places == nil || same(placesFile, func(w io.Writer) error { return writeNumbers(w, b.places, b.meta.N) }))
+	defer f.Close()
+	compared := &comparison{file: bufio.NewReaderSize(f, 1<<16)}
+	if c.fill(compared) != nil {
+		return false
+	}
+	_, err = compared.file.ReadByte()
+	return err == io.EOF
 }
 
 // comparison is a writer that fails when what is written is not what a file holds.

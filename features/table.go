@@ -32,10 +32,7 @@ func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error
 	for _, dir := range dirs {
 		set, err := OpenContext(ctx, dir)
 		if err != nil {
-			for _, open := range sets {
-				err = errors.Join(err, open.Close())
-			}
-			return nil, err
+			return nil, errors.Join(err, closeAll(sets))
 		}
 		sets = append(sets, set)
 	}
@@ -190,13 +187,7 @@ func Relabel(set *Set, classes []string) ([]int64, error) {
 }
 
 // Close lets go of the sets' files.
-func (t *Table) Close() error {
-	errs := []error{t.Rows.Close()}
-	for _, set := range t.Sets {
-		errs = append(errs, set.Close())
-	}
-	return errors.Join(errs...)
-}
+func (t *Table) Close() error { return errors.Join(t.Rows.Close(), closeAll(t.Sets)) }
 
 // Gather returns the features of rows, ascending; without copying where they follow each
 // other.

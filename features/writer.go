@@ -151,10 +151,10 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err != nil {
 		return nil, fmt.Errorf("read the journal in %s: %w", w.work.Dir, err)
 	}
-	if w.machines, err = readMachines(w.partial("")); err != nil {
+	if w.machines, err = readNote[[]Machine](w.partial(""), journalMachines); err != nil {
 		return nil, err
 	}
-	if w.probe, err = readProbe(w.partial("")); err != nil {
+	if w.probe, err = readNote[*Probe](w.partial(""), journalProbe); err != nil {
 		return nil, err
 	}
 	if w.old != nil {
@@ -383,13 +383,13 @@ func (w *Writer) Append(img Image, features, logits []float32) error {
 	}
 	if w.header.Machine != (Machine{}) && !slices.Contains(w.machines, w.header.Machine) {
 		machines := union(w.machines, []Machine{w.header.Machine})
-		if err := writeMachines(w.partial(""), machines); err != nil {
+		if err := writeNote(w.partial(""), journalMachines, machines); err != nil {
 			return err
 		}
 		w.machines = machines
 	}
 	if w.header.Probe != nil && w.journal.n == 0 {
-		if err := writeProbe(w.partial(""), w.header.Probe); err != nil {
+		if err := writeNote(w.partial(""), journalProbe, w.header.Probe); err != nil {
 			return err
 		}
 		w.probe = w.header.Probe

@@ -38,6 +38,14 @@ func Write(path string, fill func(io.Writer) error) error {
 	return SyncDir(filepath.Dir(path))
 }
 
+// Bytes returns what fills a file of [Write] or [Create] with data.
+func Bytes(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
 // replaceable refuses to put a file in the place of a folder, a device or a pipe.
 func replaceable(path string) error {
 	info, err := os.Stat(path)
