@@ -154,12 +154,8 @@ func extract(ctx context.Context, m model, in images.Stream, opts Options, sink 
 	if total, known := in.Total(); known {
 		opts.Batch = min(opts.Batch, total) // more take room for nothing
 	}
-	if opts.ImageTimeout == 0 {
-		opts.ImageTimeout = DefaultImageTimeout
-	}
-	if opts.MaxPixels == 0 {
-		opts.MaxPixels = preprocess.DefaultMaxPixels
-	}
+	opts.ImageTimeout = cmp.Or(opts.ImageTimeout, DefaultImageTimeout)
+	opts.MaxPixels = cmp.Or(opts.MaxPixels, preprocess.DefaultMaxPixels)
 	e := &extraction{model: m, in: in, opts: opts, sink: sink, tuning: usualTuning, plans: usualPlans()}
 	err := e.run(ctx)
 	return e.stats, err

@@ -2,6 +2,7 @@ package images
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -115,12 +116,7 @@ type piece struct {
 // Stream begins to read the units with the given indices, one after another. It must be
 // closed.
 func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *Reading {
-	if opts.Memory == 0 {
-		opts.Memory = defaultMemory
-	}
-	if opts.Requests == 0 {
-		opts.Requests = defaultRequests
-	}
+	opts.Memory, opts.Requests = cmp.Or(opts.Memory, defaultMemory), cmp.Or(opts.Requests, defaultRequests)
 	half := max(opts.Memory/2, pieceSize)
 	ctx, cancel := context.WithCancel(ctx)
 	group, ctx := parallel.WithContext(ctx)
@@ -435,10 +431,7 @@ func (s *Reading) image(ctx context.Context, unit int) (c Contents) {
 			}
 		}
 	}
-	img := Member{Path: u.Path, Label: u.Label, Bytes: int64(len(p.data)), MTime: u.MTime}
-	if img.MTime == 0 {
-		img.MTime = p.mtime
-	}
+	img := Member{Path: u.Path, Label: u.Label, Bytes: int64(len(p.data)), MTime: cmp.Or(u.MTime, p.mtime)}
 	held := min(img.Bytes, s.half)
 	if s.images.Acquire(ctx, held) != nil {
 		return c

@@ -2,6 +2,7 @@ package preprocess
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -206,10 +207,7 @@ func Decode(ctx context.Context, data []byte, opts DecodeOptions) (*image.NRGBA,
 	if err != nil {
 		return nil, err
 	}
-	limit := opts.MaxPixels
-	if limit == 0 {
-		limit = DefaultMaxPixels
-	}
+	limit := cmp.Or(opts.MaxPixels, DefaultMaxPixels)
 	width, height := picture.Size()
 	if w, h := int64(width), int64(height); w > limit/h {
 		return nil, options.Errorf("MaxPixels", "%s of %d×%d pixels is above the limit of %d", f.name, w, h, limit)
@@ -278,13 +276,8 @@ func openTIFF(data []byte) (pillow.Picture, error) { return pillow.OpenTIFF(data
 // reader reads a file until its context is cancelled. It has no ReadByte, so
 // that decoders read in blocks and the context is not asked for every byte.
 type reader struct {
-	ctx   context.Context
-	whole []byte
-	data  *bytes.Reader
-}
-
-func newReader(ctx context.Context, data []byte) *reader {
-	return &reader{ctx, data, bytes.NewReader(data)}
+	ctx  context.Context
+	data *bytes.Reader
 }
 
 func (r *reader) Read(p []byte) (int, error) {

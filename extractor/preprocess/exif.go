@@ -41,38 +41,34 @@ func metadata(format string, data []byte) (exif, xmp []byte) {
 // Orientation returns the EXIF orientation of a JPEG, PNG or WebP file, 1 to 8: what
 // Decode applies with ApplyEXIF alone. It is 1, upright, where there is none, and of
 // other formats, which have none or whose orientation is always applied.
-func Orientation(file []byte) (turn int) {
-	f := sniff(file)
-	if f == nil {
-		return 1
-	}
-	defer func() {
-		if recover() != nil { // of a broken file
-			turn = 1
-		}
-	}()
-	return orientation(f.name, file)
+func Orientation(file []byte) int {
+	turn := 1
+	perhaps(file, func(format string) { turn = orientation(format, file) })
+	return turn
 }
 
 // Taken returns when a photograph was taken, as the EXIF block of a JPEG, PNG or WebP file
 // says it. Where it says no time zone, it is UTC.
 func Taken(file []byte) (at time.Time, ok bool) {
-	f := sniff(file)
-	if f == nil {
-		return at, false
-	}
-	defer func() {
-		if recover() != nil { // of a broken file
-			at, ok = time.Time{}, false
+	perhaps(file, func(format string) {
+		exif, _ := metadata(format, file)
+		when, zone := pillow.Taken(bytes.TrimPrefix(exif, []byte(exifHeader)))
+		var err error
+		if at, err = time.Parse("2006:01:02 15:04:05Z07:00", when+zone); err != nil {
+			at, err = time.Parse("2006:01:02 15:04:05", when)
 		}
-	}()
-	exif, _ := metadata(f.name, file)
-	when, zone := pillow.Taken(bytes.TrimPrefix(exif, []byte(exifHeader)))
-	at, err := time.Parse("2006:01:02 15:04:05Z07:00", when+zone)
-	if err != nil {
-		at, err = time.Parse("2006:01:02 15:04:05", when)
+		ok = err == nil && at.Year() > 0
+	})
+	return at, ok
+}
+
+// perhaps calls read with the format of a file, if it is known, and passes over a panic, of a
+// broken file.
+func perhaps(file []byte, read func(format string)) {
+	defer func() { _ = recover() }()
+	if f := sniff(file); f != nil {
+		read(f.name)
 	}
-	return at, err == nil && at.Year() > 0
 }
 
 const exifHeader = "Exif\x00\x00"

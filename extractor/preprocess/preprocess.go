@@ -402,3 +402,23 @@ func (s *Spec) Seen(w, h int) (crop image.Rectangle, area [4]float64) {
 	x, y := float64(width), float64(height)
 	return seen.Sub(from), [4]float64{float64(seen.Min.X) / x, float64(seen.Min.Y) / y, float64(seen.Max.X) / x, float64(seen.Max.Y) / y}
 }
+
+func set(dst []uint8, x int, r, g, b uint8) {
+	pixel := dst[4*x : 4*x+4 : 4*x+4]
+	pixel[0], pixel[1], pixel[2], pixel[3] = r, g, b, 255
+}
+
+// grey returns a grey copy of an image, with the fixed-point ITU-R 601-2 luma of
+// Pillow's convert("L"), so that an image that is grey already keeps its levels.
+func grey(img *image.NRGBA) *image.NRGBA {
+	dst := image.NewNRGBA(image.Rectangle{Max: img.Rect.Size()})
+	for y := range dst.Rect.Dy() {
+		from := img.Pix[y*img.Stride:][:dst.Stride]
+		to := dst.Pix[y*dst.Stride:][:dst.Stride]
+		for x := range dst.Rect.Dx() {
+			l := uint8((int(from[4*x])*19595 + int(from[4*x+1])*38470 + int(from[4*x+2])*7471 + 0x8000) >> 16)
+			set(to, x, l, l, l)
+		}
+	}
+	return dst
+}

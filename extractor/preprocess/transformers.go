@@ -1,6 +1,7 @@
 package preprocess
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -169,10 +170,7 @@ func parseTransformers(data []byte, fields map[string]json.RawMessage, modelType
 	if err := json.Unmarshal(data, &cfg); err != nil {
 		return nil, fmt.Errorf("configuration of transformers: %w", err)
 	}
-	name := cfg.ImageProcessorType
-	if name == "" {
-		name = cfg.FeatureExtractorType
-	}
+	name := cmp.Or(cfg.ImageProcessorType, cfg.FeatureExtractorType)
 	if name == "" {
 		family, ok := typeless[modelType]
 		if !ok {

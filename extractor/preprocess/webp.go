@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/image/webp"
 
+	"github.com/mlrbfn/mlrbfn/internal/jpeg"
 	"github.com/mlrbfn/mlrbfn/internal/pillow"
 )
 
@@ -128,7 +129,7 @@ func (p *webpPicture) readFrame(data []byte) error {
 func (p *webpPicture) Size() (width, height int) { return p.width, p.height }
 
 func (p *webpPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
-	decoded, err := webp.Decode(newReader(ctx, p.still))
+	decoded, err := webp.Decode(&reader{ctx, bytes.NewReader(p.still)})
 	if err != nil {
 		return nil, err
 	}
@@ -147,4 +148,95 @@ func (p *webpPicture) Pixels(ctx context.Context) (*image.NRGBA, error) {
 		copy(canvas.Pix[canvas.PixOffset(p.frame.Min.X, p.frame.Min.Y+y):], img.Pix[y*img.Stride:][:img.Stride])
 	}
 	return canvas, nil
+}
+
+// rgb converts what the decoder returned to an opaque image that begins at 0, 0, as Pillow's
+// convert("RGB") would.
+func rgb(ctx context.Context, img image.Image) (*image.NRGBA, error) {
+	dst, _ := img.(*image.NRGBA) // which is ours to change
+	if dst == nil {
+		dst = image.NewNRGBA(image.Rectangle{Max: img.Bounds().Size()})
+	}
+	var convert func(dst []uint8, y int)
+	switch img := img.(type) {
+	case *image.NRGBA:
+		convert = func(dst []uint8, _ int) {
+			for i := 3; i < len(dst); i += 4 {
+				dst[i] = 255
+			}
+		}
+	case *image.YCbCr:
+		convert = fromYCbCr(img)
+	case *image.NYCbCrA:
+		convert = fromYCbCr(&img.YCbCr)
+	default:
+		return nil, fmt.Errorf("pixels of type %T are not supported", img)
+	}
+	for y := range dst.Rect.Dy() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		convert(dst.Pix[y*dst.Stride:][:dst.Stride], y)
+	}
+	return dst, nil
+}
+
+// fromYCbCr returns a function that converts the rows of img with the arithmetic of
+// libwebp, which Pillow reads WebP with: chroma is interpolated between the
+// centres of samples ("fancy upsampling").
+func fromYCbCr(img *image.YCbCr) func(dst []uint8, y int) {
+	w := img.Rect.Dx()
+	up := upsampler{img.CStride, (w + 1) / 2, (img.Rect.Dy() + 1) / 2}
+	cb, cr := make([]uint8, 2*up.w), make([]uint8, 2*up.w)
+	return func(dst []uint8, y int) {
+		up.widen(cb, img.Cb, y)
+		up.widen(cr, img.Cr, y)
+		videoRange.RGBA(dst, img.Y[y*img.YStride:][:w], cb, cr)
+	}
+}
+
+// upsampler brings the rows of chroma, which is halved along both edges, to the
+// size of the image.
+type upsampler struct {
+	stride int
+	// w and h are how many samples belong to the image. A decoder's planes may
+	// hold more, to whole blocks, but libwebp repeats the edge.
+	w, h int
+}
+
+// widen interpolates row y of the image from the nearest row of samples and the
+// next nearest, with weights 3:1 across rows and columns.
+func (u *upsampler) widen(dst, plane []uint8, y int) {
+	beside := min(max(y/2-1+y%2*2, 0), u.h-1)
+	near, far := plane[y/2*u.stride:][:u.w], plane[beside*u.stride:][:u.w]
+	this := 3*int(near[0]) + int(far[0])
+	last := this
+	for x := range near {
+		next := this
+		if x+1 < len(near) {
+			next = 3*int(near[x+1]) + int(far[x+1])
+		}
+		pair := dst[2*x : 2*x+2 : 2*x+2]
+		pair[0] = uint8((3*this + last + 8) >> 4)
+		pair[1] = uint8((3*this + next + 8) >> 4)
+		last, this = this, next
+	}
+}
+
+// videoRange is libwebp's (yuv.h): BT.601 with luma from 16 to 235, which Go
+// takes for full range.
+var videoRange = videoMatrix()
+
+func videoMatrix() (video jpeg.YCbCr) {
+	for i := range 256 {
+		v := int32(i)
+		// libwebp has 6 bits after the point, truncated from 14.
+		scaled := func(by int32) int32 { return v * by >> 8 << 10 }
+		video.Y[i] = scaled(19077)
+		video.CrR[i] = scaled(26149) - 14234<<10
+		video.CbG[i] = 8708<<10 - scaled(6419)
+		video.CrG[i] = -scaled(13320)
+		video.CbB[i] = scaled(33050) - 17685<<10
+	}
+	return video
 }

@@ -11,6 +11,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,19 +99,7 @@ type Limits struct {
 }
 
 func (l Limits) orDefault() Limits {
-	if l.Requests == 0 {
-		l.Requests = 64
-	}
-	if l.Attempts == 0 {
-		l.Attempts = 8
-	}
-	if l.Pause == 0 {
-		l.Pause = 100 * time.Millisecond
-	}
-	if l.Stall == 0 {
-		l.Stall = 30 * time.Second
-	}
-	return l
+	return Limits{cmp.Or(l.Requests, 64), cmp.Or(l.Attempts, 8), cmp.Or(l.Pause, 100*time.Millisecond), cmp.Or(l.Stall, 30*time.Second)}
 }
 
 // A Location is a URL in parts.

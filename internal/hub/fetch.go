@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"crypto/sha256"
@@ -160,14 +161,10 @@ func (h *Hub) download(ctx context.Context, r *Repo, f File, file string) (err e
 			if failed++; failed == attempts {
 				return fmt.Errorf("the download was cut off: %w; the same command continues it", again)
 			}
-			wait := h.Wait
-			if wait == 0 {
-				wait = time.Second
-			}
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(time.Duration(failed) * wait):
+			case <-time.After(time.Duration(failed) * cmp.Or(h.Wait, time.Second)):
 			}
 		}
 	}
