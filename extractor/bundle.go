@@ -71,15 +71,7 @@ func copyFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 		return err
 	}
-	in, err := disk.Open(from, disk.Weights)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	err = disk.Create(to, func(w io.Writer) error {
-		_, err := io.Copy(w, in)
-		return err
-	})
+	err = disk.Create(to, func(w io.Writer) error { return disk.Copy(context.Background(), w, from, disk.Weights) })
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -401,23 +400,9 @@ func graphFiles(file string) ([]string, error) {
 
 // hashFiles returns the hex SHA-256 of the files, one after another.
 func hashFiles(ctx context.Context, files []string) (string, error) {
-	h, block := sha256.New(), make([]byte, 1<<20)
+	h := sha256.New()
 	for _, file := range files {
-		f, err := disk.Open(file, disk.Weights)
-		if err != nil {
-			return "", fmt.Errorf("hash model: %w", err)
-		}
-		for n := 0; err == nil; {
-			n, err = f.Read(block)
-			h.Write(block[:n])
-			if ctx.Err() != nil {
-				err = ctx.Err()
-			}
-		}
-		if err == io.EOF {
-			err = nil
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
+		if err := disk.Copy(ctx, h, file, disk.Weights); err != nil {
 			return "", fmt.Errorf("hash model: %w", err)
 		}
 	}

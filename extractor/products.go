@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 
 	ort "github.com/yalue/onnxruntime_go"
@@ -57,31 +58,13 @@ func sumOfProducts() (sum int32, err error) {
 	if err := g.Write(&graph); err != nil {
 		return 0, err
 	}
-	var values []ort.Value
-	defer func() {
-		for _, v := range values {
-			err = errors.Join(err, v.Destroy())
-		}
-	}()
-	x, err := ort.NewTensor(ort.NewShape(n, n), bytes.Repeat([]byte{255}, n*n))
-	if err != nil {
-		return 0, err
-	}
-	values = append(values, x)
-	weights := make([]int8, n*n)
-	for i := range weights {
-		weights[i] = 127
-	}
-	w, err := ort.NewTensor(ort.NewShape(n, n), weights)
-	if err != nil {
-		return 0, err
-	}
-	values = append(values, w)
+	x, xErr := ort.NewTensor(ort.NewShape(n, n), bytes.Repeat([]byte{255}, n*n))
+	w, wErr := ort.NewTensor(ort.NewShape(n, n), slices.Repeat([]int8{127}, n*n))
 	out, err := ort.NewEmptyTensor[int32](ort.NewShape(n, n))
-	if err != nil {
+	if err := errors.Join(xErr, wErr, err); err != nil {
 		return 0, err
 	}
-	values = append(values, out)
+	defer func() { err = errors.Join(err, x.Destroy(), w.Destroy(), out.Destroy()) }()
 	session, err := ort.NewDynamicAdvancedSessionWithONNXData(graph.Bytes(), []string{"x", "w"}, []string{"sum"}, nil)
 	if err != nil {
 		return 0, err

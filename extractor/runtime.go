@@ -1,7 +1,6 @@
 package extractor
 
 import (
-	"bufio"
 	"cmp"
 	"debug/elf"
 	"errors"
@@ -197,14 +196,10 @@ func systemFolders() []string {
 
 // linkerFolders reads the absolute paths out of one ld.so.conf file.
 func linkerFolders(config string) []string {
-	f, err := os.Open(config)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
+	text, _ := os.ReadFile(config)
 	var folders []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if line := strings.TrimSpace(lines.Text()); filepath.IsAbs(line) {
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); filepath.IsAbs(line) {
 			folders = append(folders, line)
 		}
 	}

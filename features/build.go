@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"os"
 	"path/filepath"
 	"slices"
 	"unicode/utf8"
@@ -212,16 +213,8 @@ func writeLines[T any](w io.Writer, all iter.Seq2[T, error], line func(T) any) e
 
 // copyFile copies a file, if it exists.
 func copyFile(to, from string) error {
-	f, err := disk.Open(from, disk.Values)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return disk.Create(to, func(w io.Writer) error {
-		_, err := io.Copy(w, f)
-		return err
-	})
+	return disk.Create(to, func(w io.Writer) error { return disk.Copy(context.Background(), w, from, disk.Values) })
 }

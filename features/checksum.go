@@ -128,21 +128,8 @@ func (s *Set) sumOf(ctx context.Context, name string) (string, error) {
 	if s.memory {
 		return s.sumInMemory(ctx, name)
 	}
-	f, err := disk.Open(s.path(name), disk.Values)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	hash, block := sha256.New(), make([]byte, 1<<16)
-	for err == nil {
-		if ctx.Err() != nil {
-			return "", ctx.Err()
-		}
-		var n int
-		n, err = f.Read(block)
-		hash.Write(block[:n])
-	}
-	if err != io.EOF {
+	hash := sha256.New()
+	if err := disk.Copy(ctx, hash, s.path(name), disk.Values); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil

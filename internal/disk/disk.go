@@ -41,6 +41,14 @@ func fails(op, path string) error {
 	return nil
 }
 
+// try does what changes a path, unless it is to fail.
+func try(op, path string, do func() error) error {
+	if err := fails(op, path); err != nil {
+		return err
+	}
+	return do()
+}
+
 // File is an open file that is written to.
 type File struct{ *os.File }
 
@@ -76,54 +84,42 @@ func (f *File) WriteAt(p []byte, at int64) (int, error) {
 
 // Truncate is os.File's.
 func (f *File) Truncate(size int64) error {
-	if err := fails("truncate", f.Name()); err != nil {
-		return err
-	}
-	return f.File.Truncate(size)
+	return try("truncate", f.Name(), func() error { return f.File.Truncate(size) })
 }
 
 // Sync is os.File's.
 func (f *File) Sync() error {
-	if err := fails("sync", f.Name()); err != nil {
-		return err
-	}
-	if fault.Load() != nil {
-		return nil
-	}
-	return f.File.Sync()
+	return try("sync", f.Name(), func() error {
+		if fault.Load() != nil {
+			return nil
+		}
+		return f.File.Sync()
+	})
 }
 
 // Mkdir is os.Mkdir with all permissions less the umask.
 func Mkdir(path string) error {
-	if err := fails("mkdir", path); err != nil {
-		return err
-	}
-	return os.Mkdir(path, 0o777)
+	return try("mkdir", path, func() error { return os.Mkdir(path, 0o777) })
 }
 
 // Rename is os.Rename.
 func Rename(from, to string) error {
-	if err := fails("rename", to); err != nil {
-		return err
-	}
-	return patiently(to, func() error { return os.Rename(from, to) })
+	return try("rename", to, func() error {
+		return patiently(to, func() error { return os.Rename(from, to) })
+	})
 }
 
 // Exchange swaps two names in one step. If the operating system cannot, the error
 // wraps errors.ErrUnsupported.
 func Exchange(a, b string) error {
-	if err := fails("exchange", b); err != nil {
-		return err
-	}
-	return exchange(a, b)
+	return try("exchange", b, func() error { return exchange(a, b) })
 }
 
 // Remove is os.Remove.
 func Remove(path string) error {
-	if err := fails("remove", path); err != nil {
-		return err
-	}
-	return patiently(path, func() error { return os.Remove(path) })
+	return try("remove", path, func() error {
+		return patiently(path, func() error { return os.Remove(path) })
+	})
 }
 
 // RemoveAll is os.RemoveAll.

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -155,16 +156,35 @@ func Stamp(paths ...string) string {
 
 // SHA256 returns the hash, in hexadecimal, of a regular file of up to limit bytes.
 func SHA256(path string, limit int64) (string, error) {
-	f, err := Open(path, limit)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	if err := Copy(context.Background(), h, path, limit); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Copy writes what a regular file of up to limit bytes holds, until ctx is cancelled.
+func Copy(ctx context.Context, to io.Writer, path string, limit int64) error {
+	f, err := Open(path, limit)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(to, until{ctx, f})
+	return err
+}
+
+// until reads until its context is cancelled.
+type until struct {
+	context.Context
+	from io.Reader
+}
+
+func (u until) Read(p []byte) (int, error) {
+	if err := u.Err(); err != nil {
+		return 0, err
+	}
+	return u.from.Read(p)
 }
 
 // Same tells whether two paths are of one file or folder.

@@ -28,37 +28,34 @@ func gemm[T Real](tA, tB blas.Transpose, m, n, k int, alpha T, a []T, lda int, b
 	}
 }
 
-func (plainProducts[T]) NN(m, n, k int, alpha T, a, b []T, beta T, c []T) {
+func (plainProducts[T]) product(tA, tB blas.Transpose, m, n, k int, alpha T, a, b []T, beta T, c []T) {
 	if !fits(m, n, k, beta, a, b, c) {
 		return
 	}
+	lda, stepA, ldb, stepB := k, k, n, 1
+	if tA == blas.Trans {
+		lda, stepA = m, 1
+	}
+	if tB == blas.Trans {
+		ldb, stepB = k, k
+	}
 	for i := 0; i < m; i += slabRows {
 		for j := 0; j < n; j += slabCols {
-			gemm(blas.NoTrans, blas.NoTrans, min(slabRows, m-i), min(slabCols, n-j), k, alpha, a[i*k:], k, b[j:], n, beta, c[i*n+j:], n)
+			gemm(tA, tB, min(slabRows, m-i), min(slabCols, n-j), k, alpha, a[i*stepA:], lda, b[j*stepB:], ldb, beta, c[i*n+j:], n)
 		}
 	}
 }
 
-func (plainProducts[T]) NT(m, n, k int, alpha T, a, b []T, beta T, c []T) {
-	if !fits(m, n, k, beta, a, b, c) {
-		return
-	}
-	for i := 0; i < m; i += slabRows {
-		for j := 0; j < n; j += slabCols {
-			gemm(blas.NoTrans, blas.Trans, min(slabRows, m-i), min(slabCols, n-j), k, alpha, a[i*k:], k, b[j*k:], k, beta, c[i*n+j:], n)
-		}
-	}
+func (p plainProducts[T]) NN(m, n, k int, alpha T, a, b []T, beta T, c []T) {
+	p.product(blas.NoTrans, blas.NoTrans, m, n, k, alpha, a, b, beta, c)
 }
 
-func (plainProducts[T]) TN(m, n, k int, alpha T, a, b []T, beta T, c []T) {
-	if !fits(m, n, k, beta, a, b, c) {
-		return
-	}
-	for i := 0; i < m; i += slabRows {
-		for j := 0; j < n; j += slabCols {
-			gemm(blas.Trans, blas.NoTrans, min(slabRows, m-i), min(slabCols, n-j), k, alpha, a[i:], m, b[j:], n, beta, c[i*n+j:], n)
-		}
-	}
+func (p plainProducts[T]) NT(m, n, k int, alpha T, a, b []T, beta T, c []T) {
+	p.product(blas.NoTrans, blas.Trans, m, n, k, alpha, a, b, beta, c)
+}
+
+func (p plainProducts[T]) TN(m, n, k int, alpha T, a, b []T, beta T, c []T) {
+	p.product(blas.Trans, blas.NoTrans, m, n, k, alpha, a, b, beta, c)
 }
 
 func (p plainProducts[T]) SquaredDistancesGradient(n, b, d int, c, x, rows, w, byC, byX, gC, gX []T) {

@@ -112,21 +112,13 @@ func (r *Recorder) End(err error) {
 	}
 }
 
-// text is the state as it is written.
-func (r *Recorder) text() []byte {
-	text, err := json.Marshal(r.state)
-	if err != nil {
-		panic(err) // of numbers, strings and times
-	}
-	return append(text, '\n')
-}
-
 // write replaces the file. A failure stops nothing: the next one may succeed.
 func (r *Recorder) write(now time.Time) {
 	r.written = now
 	dir, name := filepath.Split(r.path)
 	temp := filepath.Join(dir, "."+name+".tmp")
-	if os.WriteFile(temp, r.text(), 0o666) == nil && os.Rename(temp, r.path) != nil {
+	text, err := json.Marshal(r.state)
+	if err == nil && os.WriteFile(temp, append(text, '\n'), 0o666) == nil && os.Rename(temp, r.path) != nil {
 		os.Remove(temp)
 	}
 }
