@@ -10,7 +10,6 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -106,11 +105,7 @@ func openJournal(dir string, head journalHead, force bool) (_ *journal, err erro
 		}
 	}
 	j := &journal{row: make([]byte, 4*(head.D+head.LogitsDim)), synced: time.Now()}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, j.close())
-		}
-	}()
+	defer disk.OnError(&err, j.close)
 	if j.rows, err = disk.OpenForWriting(filepath.Join(dir, journalRowsFile), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
 	}
@@ -202,9 +197,10 @@ func (j *journal) at(row int) int64 { return int64(row) * int64(len(j.row)) }
 // append adds a row. After a failure the journal is as it was before.
 func (j *journal) append(line journalLine, parts ...[]float32) error {
 	row := j.row[:0]
+	var err error
 	for _, part := range parts {
-		for _, v := range part {
-			row = binary.LittleEndian.AppendUint32(row, math.Float32bits(v))
+		if row, err = binary.Append(row, binary.LittleEndian, part); err != nil {
+			return err
 		}
 	}
 	line.CRC = line.sum(row)
@@ -239,10 +235,8 @@ func (j *journal) read(values []float32, row, first int) error {
 	if _, err := j.rows.ReadAt(b, j.at(row)+4*int64(first)); err != nil {
 		return err
 	}
-	for i := range values {
-		values[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return nil
+	_, err := binary.Decode(b, binary.LittleEndian, values)
+	return err
 }
 
 // close closes what is open.

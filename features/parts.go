@@ -252,11 +252,7 @@ func parseManifest(text []byte, path string) (m manifest, err error) {
 // openParts opens the parts that a manifest names.
 func (p place) openParts(ctx context.Context, m manifest) (_ *Set, err error) {
 	sets := make([]*Set, len(m.Parts))
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, closeAll(sets))
-		}
-	}()
+	defer disk.OnError(&err, func() error { return closeAll(sets) })
 	group, _ := parallel.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, line := range m.Parts {

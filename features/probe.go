@@ -121,9 +121,9 @@ type probeRecord struct {
 
 // MarshalJSON writes the probe as files have it.
 func (p *Probe) MarshalJSON() ([]byte, error) {
-	data := make([]byte, 0, 4*len(p.Features))
-	for _, v := range p.Features {
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+	data, err := binary.Append(nil, binary.LittleEndian, p.Features)
+	if err != nil {
+		return nil, err
 	}
 	return json.Marshal(probeRecord{p.Version, p.Images, base64.StdEncoding.EncodeToString(data)})
 }
@@ -139,10 +139,7 @@ func (p *Probe) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	*p = Probe{Version: record.Version, Images: record.Images, Features: make([]float32, len(data)/4)}
-	for i := range p.Features {
-		p.Features[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
-	}
-	if len(data)%4 != 0 || p.Images < 1 {
+	if _, err := binary.Decode(data, binary.LittleEndian, p.Features); err != nil || len(data)%4 != 0 || p.Images < 1 {
 		return fmt.Errorf("probe: %d bytes of features of %d images", len(data), p.Images)
 	}
 	return nil

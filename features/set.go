@@ -78,11 +78,7 @@ func OpenContext(ctx context.Context, dir string) (*Set, error) {
 // openOne opens a set that is not of parts.
 func openOne(dir string) (_ *Set, err error) {
 	s := &Set{Dir: dir}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
+	defer disk.OnError(&err, s.Close)
 	if err := s.checkFolder(); err != nil {
 		return nil, err
 	}

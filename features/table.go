@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 )
 
@@ -43,11 +44,7 @@ func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error
 // an error.
 func NewTable(ctx context.Context, space *Space, sets ...*Set) (_ *Table, err error) {
 	t := &Table{Sets: sets}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.Close())
-		}
-	}()
+	defer disk.OnError(&err, t.Close)
 	for _, set := range sets {
 		t.Dirs = append(t.Dirs, set.Dir)
 		if err := SameSpace(sets[0], set); err != nil {

@@ -125,11 +125,7 @@ func Create(ctx context.Context, dir string, header Header, options Options) (_ 
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.Close())
-		}
-	}()
+	defer disk.OnError(&err, w.Close)
 	if err := w.readOld(ctx); err != nil {
 		return nil, err
 	}

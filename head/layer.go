@@ -3,6 +3,8 @@ package head
 import (
 	"fmt"
 	"slices"
+
+	"github.com/mlrbfn/mlrbfn/internal/kernels"
 )
 
 // Layer is one layer of radial basis functions, with N centroids for inputs of
@@ -11,7 +13,7 @@ import (
 type Layer struct {
 	In, N, Out  int       // d, N and o; Out is N without projections, and 0 in the last layer
 	Centroids   []float32 // [N, d]
-	Beta        []float32 // [N], β; the inverse width is β⁺ = softplus(β)
+	Beta        []float32 // [N], β; the inverse width is β⁺ = kernels.Softplus(β)
 	InitBeta    float32   // β of the whole layer before training
 	Projections []float32 // [N, o]; empty in the last layer and without
 }
@@ -30,9 +32,9 @@ func NewLayer(in, n, out int, projects bool) Layer {
 func (l *Layer) Widths() (widths []float64, initial float64) {
 	widths = make([]float64, l.N)
 	for c, b := range l.Beta {
-		widths[c] = softplus(float64(b))
+		widths[c] = kernels.Softplus(float64(b))
 	}
-	return widths, softplus(float64(l.InitBeta))
+	return widths, kernels.Softplus(float64(l.InitBeta))
 }
 
 // mostLayers is the largest number of layers of any network.

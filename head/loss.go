@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
 // logShift keeps log y below 0, where log(1−y) is defined.
@@ -27,7 +28,7 @@ func crossEntropy[T kernels.Real](logits []T, labels []int, classes int, grad []
 	var sum float64
 	for i, own := range labels {
 		row := logits[i*classes : (i+1)*classes]
-		top := float64(row[argmax(row)])
+		top := float64(row[linalg.ArgMax(row)])
 		var total float64
 		for _, z := range row {
 			total += math.Exp(float64(z) - top)

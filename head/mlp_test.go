@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	_ "github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -60,7 +61,7 @@ func TestTrainMLPLearns(t *testing.T) {
 		logits := m.OfFeatures(val.X)
 		right := 0
 		for i, y := range val.Labels {
-			if argmax(logits[i*4:(i+1)*4]) == int(y) {
+			if linalg.ArgMax(logits[i*4:(i+1)*4]) == int(y) {
 				right++
 			}
 		}

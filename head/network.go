@@ -27,7 +27,7 @@ type rbfLayer[T kernels.Real] struct {
 	InitBeta                  float64
 
 	// Per centroid, computed from the parameters of this step.
-	Width    []T // β⁺ = softplus(β)
+	Width    []T // β⁺ = kernels.Softplus(β)
 	slope    []T // ∂β⁺/∂β = sigmoid(β)
 	logRatio []T // log(β⁺/β⁺_init); 0 without the ratio and in the last layer
 	inverse  []T // ∂ logRatio/∂β⁺ = 1/β⁺, or 0 like it
@@ -198,7 +198,7 @@ func (net *rbfNetwork[T]) RefreshLayer(l *rbfLayer[T]) {
 	net.Softplus(l.Width, l.Beta)
 	net.Sigmoid(l.slope, l.Beta)
 	if net.ratio && !l.last() {
-		init := T(softplus(l.InitBeta))
+		init := T(kernels.Softplus(l.InitBeta))
 		for c, w := range l.Width {
 			l.logRatio[c] = w / init
 			l.inverse[c] = 1 / w

@@ -259,7 +259,7 @@ func TestStartsAsItsClosedForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		net.CopyTo(m.Layers)
-		width := softplus(float64(m.Layers[layers-1].Beta[0]))
+		width := kernels.Softplus(float64(m.Layers[layers-1].Beta[0]))
 		p := residualOf(m).NewPredictor()
 		logPhi := make([]float64, 3)
 		for _, r := range val.Index {

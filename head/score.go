@@ -69,7 +69,7 @@ func (n *ResidualNetwork) fitScore(ctx context.Context, data features.Rows) (*He
 // decision returns G of l. It computes 1−p as the sum of the other p, because
 // rounding would lose it for p near 1.
 func decision(l []float64) float64 {
-	top, largest := slices.Max(l), argmax(l)
+	top, largest := slices.Max(l), linalg.ArgMax(l)
 	var others float64 // Σ e^{l−top} without the largest
 	for c, v := range l {
 		if c != largest {

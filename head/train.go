@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 )
 
 // ErrDiverged is wrapped by the error of a training run whose loss became NaN or
@@ -275,7 +276,7 @@ func validate(ctx context.Context, m Trainable, val features.Rows, batch []float
 		loss += m.Loss(labels[:len(rows)]) * float64(len(rows))
 		classes := len(out) / len(rows)
 		for i, own := range labels[:len(rows)] {
-			if argmax(out[i*classes:(i+1)*classes]) == own {
+			if linalg.ArgMax(out[i*classes:(i+1)*classes]) == own {
 				accuracy++
 			}
 		}

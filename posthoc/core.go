@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -104,7 +105,7 @@ func FitCORE(ctx context.Context, data *Data, head *Linear) (*CORE, error) {
 		for i := range to - from {
 			row := z[i*head.Out : (i+1)*head.Out]
 			energies[from+i] = energy(row, 1)
-			cosines[from+i] = s.cosine(x[i*d:(i+1)*d], argmax(row))
+			cosines[from+i] = s.cosine(x[i*d:(i+1)*d], linalg.ArgMax(row))
 		}
 	})
 	if err != nil {
@@ -137,7 +138,7 @@ func (s *CORE) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachFeatures(ctx, dst, b, s.D, false, func(scores, x []float64, at int) {
 		for i := range scores {
 			z := b.Logits[(at+i)*c : (at+i+1)*c]
-			scores[i] = s.Scales[0].apply(energy(z, 1)) + s.Scales[1].apply(s.cosine(x[i*s.D:(i+1)*s.D], argmax(z)))
+			scores[i] = s.Scales[0].apply(energy(z, 1)) + s.Scales[1].apply(s.cosine(x[i*s.D:(i+1)*s.D], linalg.ArgMax(z)))
 		}
 	})
 }

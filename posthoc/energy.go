@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
@@ -25,7 +26,7 @@ type MaxLogit struct{}
 
 // Score implements [Scorer].
 func (MaxLogit) Score(ctx context.Context, dst []float64, b Batch) error {
-	return eachLogits(ctx, dst, b, func(z []float64) float64 { return z[argmax(z)] })
+	return eachLogits(ctx, dst, b, func(z []float64) float64 { return z[linalg.ArgMax(z)] })
 }
 
 func (*MaxLogit) fields(*fields) {}

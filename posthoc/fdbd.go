@@ -3,6 +3,7 @@ package posthoc
 import (
 	"context"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -71,7 +72,7 @@ func (s *FDBD) Score(ctx context.Context, dst []float64, b Batch) error {
 	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
 		for i := range scores {
 			z := b.Logits[(at+i)*c : (at+i+1)*c]
-			y := argmax(z)
+			y := linalg.ArgMax(z)
 			var sum float64
 			for k, v := range z {
 				sum += over(z[y]-v, s.Distances[y*c+k])

@@ -40,7 +40,7 @@ func (s GEN) Score(ctx context.Context, dst []float64, b Batch) error {
 
 func (s GEN) row(z []float64) float64 {
 	z = possible(z)
-	top := argmax(z)
+	top := linalg.ArgMax(z)
 	others := math.Inf(-1) // log Σ of all but the top, relative to the top
 	if rest := append(slices.Clone(z[:top]), z[top+1:]...); len(rest) > 0 {
 		others, _ = logSumExp(rest, 1)

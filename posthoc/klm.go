@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -137,7 +138,7 @@ func (s *KLM) nearest(z, p, crossed []float64) float64 {
 			entropy -= p[j] * (v - logSum)
 		}
 	}
-	first := argmax(crossed)
+	first := linalg.ArgMax(crossed)
 	best := -divergence(first)
 	for class, cross := range crossed {
 		// More than rounding moves the sums of C terms, which are of one sign but for

@@ -226,7 +226,7 @@ func (s *MDS) score(scores, x []float64) {
 		}
 		// ‖z−m‖² = ‖z‖² − 2(⟨z,m⟩ − ½‖m‖²) says which mean is the nearest; the
 		// distance to it is taken without cancellation.
-		c := argmax(row)
+		c := linalg.ArgMax(row)
 		to := distance(z[i*r:(i+1)*r], s.Means[c*r:(c+1)*r])
 		scores[i] = -to * to
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -42,7 +43,7 @@ func (s MaxSoftmax) Score(ctx context.Context, dst []float64, b Batch) error {
 
 func maxSoftmax(z []float64, t float64) float64 {
 	z = possible(z)
-	top := z[argmax(z)]
+	top := z[linalg.ArgMax(z)]
 	var sum float64
 	for _, v := range z {
 		sum += math.Exp((v - top) / t)
@@ -94,7 +95,7 @@ func inverseTemperature(ctx context.Context, data *Data, start float64, first in
 			logits := data.Logits(from, to)
 			for i, y := range data.Labels[from:to] {
 				z := logits[i*data.Classes : (i+1)*data.Classes]
-				top := z[argmax(z)]
+				top := z[linalg.ArgMax(z)]
 				// Logits less their maximum change nothing.
 				var sum, first, second float64
 				for _, v := range z {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
@@ -49,7 +50,7 @@ func (s *NCI) Score(ctx context.Context, dst []float64, b Batch) error {
 	}
 	return eachFeatures(ctx, dst, b, d, false, func(scores, x []float64, at int) {
 		for i := range scores {
-			f, w := x[i*d:(i+1)*d], s.Head.row(argmax(b.Logits[(at+i)*c:(at+i+1)*c]))
+			f, w := x[i*d:(i+1)*d], s.Head.row(linalg.ArgMax(b.Logits[(at+i)*c:(at+i+1)*c]))
 			length := l1(f)
 			subtract(f, s.Mean)
 			scores[i] = over(dot(w, f), norm(f)) + s.Alpha*length

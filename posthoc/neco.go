@@ -8,6 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 )
 
@@ -106,7 +107,7 @@ func (s *NECO) Score(ctx context.Context, dst []float64, b Batch) error {
 		s.packed.times(axes, d, x, s.Axes, inside)
 		for i := range scores {
 			z := b.Logits[(at+i)*c : (at+i+1)*c]
-			top := z[argmax(z)]
+			top := z[linalg.ArgMax(z)]
 			if math.IsInf(top, -1) {
 				scores[i] = top
 				continue

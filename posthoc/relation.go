@@ -177,7 +177,7 @@ func (r *relation) read(ctx context.Context, from, to int) (err error) {
 func (r *relation) sort(p *packed) {
 	var top []int
 	for row := range slices.Chunk(r.block, r.classes) {
-		top = append(top, argmax(row))
+		top = append(top, linalg.ArgMax(row))
 	}
 	slices.SortStableFunc(p.at, func(a, b int) int { return cmp.Compare(top[a], top[b]) })
 }

@@ -264,17 +264,6 @@ func over(a, b float64) float64 {
 
 func finite(v float64) bool { return v-v == 0 }
 
-// argmax returns the index of the first largest value.
-func argmax(x []float64) int {
-	best := 0
-	for i, v := range x {
-		if v > x[best] {
-			best = i
-		}
-	}
-	return best
-}
-
 // right is the transpose of a matrix, packed for products when it is first used. A
 // large matrix whose numbers float32 holds is packed as such, because products with
 // few rows take the time of reading it.

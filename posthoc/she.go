@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
@@ -75,7 +76,7 @@ func findPatterns(ctx context.Context, data *Data) ([]float64, error) {
 		features, logits := data.Features(from, to), data.Logits(from, to)
 		var right []int
 		for i, y := range data.Labels[from:to] {
-			if argmax(logits[i*c:(i+1)*c]) == int(y) {
+			if linalg.ArgMax(logits[i*c:(i+1)*c]) == int(y) {
 				counts[y]++
 				right = append(right, i)
 			}
@@ -117,7 +118,7 @@ func (s *SHE) Score(ctx context.Context, dst []float64, b Batch) error {
 	}
 	return eachFeatures(ctx, dst, b, s.D, false, func(scores, x []float64, at int) {
 		for i := range scores {
-			f, y := x[i*s.D:(i+1)*s.D], argmax(b.Logits[(at+i)*c:(at+i+1)*c])
+			f, y := x[i*s.D:(i+1)*s.D], linalg.ArgMax(b.Logits[(at+i)*c:(at+i+1)*c])
 			m := s.Patterns[y*s.D : (y+1)*s.D]
 			switch s.Metric {
 			case Euclidean:

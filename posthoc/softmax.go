@@ -5,13 +5,14 @@ import (
 	"math"
 	"slices"
 
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
 // logSumExp returns log Σ exp(x/t), and the index of the largest term. It is −Inf if
 // all x are.
 func logSumExp(x []float64, t float64) (sum float64, top int) {
-	top = argmax(x)
+	top = linalg.ArgMax(x)
 	if math.IsInf(x[top], 0) {
 		return x[top], top
 	}
@@ -24,7 +25,7 @@ func logSumExp(x []float64, t float64) (sum float64, top int) {
 // possible returns z, or zeros for logits that are all −Inf: no class is likelier
 // than another.
 func possible(z []float64) []float64 {
-	if math.IsInf(z[argmax(z)], -1) {
+	if math.IsInf(z[linalg.ArgMax(z)], -1) {
 		return make([]float64, len(z))
 	}
 	return z

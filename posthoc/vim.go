@@ -259,7 +259,7 @@ func FitViM(ctx context.Context, data *Data, head *Linear, dim int) (*ViM, error
 		head.Logits(z, x)
 		for i := from; i < to; i++ {
 			row := z[(i-from)*head.Out : (i-from+1)*head.Out]
-			top[i] = row[argmax(row)]
+			top[i] = row[linalg.ArgMax(row)]
 		}
 		residual.score(length[from:to], x)
 		for i := from; i < to; i++ {

@@ -5,6 +5,7 @@
 package disk
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -39,6 +40,13 @@ func fails(op, path string) error {
 		return &fs.PathError{Op: op, Path: path, Err: err}
 	}
 	return nil
+}
+
+// OnError closes what a function has opened that returns an error; it is to be deferred.
+func OnError(err *error, close func() error) {
+	if *err != nil {
+		*err = errors.Join(*err, close())
+	}
 }
 
 // try does what changes a path, unless it is to fail.

@@ -382,7 +382,7 @@ func TestFunctions(t *testing.T) {
 		}{
 			{"exp", s.vectors.Exp, math.Exp},
 			{"log", s.vectors.Log, math.Log},
-			{"softplus", s.vectors.Softplus, softplus},
+			{"softplus", s.vectors.Softplus, Softplus},
 			{"sigmoid", s.vectors.Sigmoid, sigmoid},
 		} {
 			got, worst := make([]float32, len(xs)), 0.0

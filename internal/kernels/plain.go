@@ -164,11 +164,11 @@ func (plainVectors[T]) each(dst, src []T, f func(float64) float64) {
 
 func (v plainVectors[T]) Exp(dst, src []T)      { v.each(dst, src, math.Exp) }
 func (v plainVectors[T]) Log(dst, src []T)      { v.each(dst, src, math.Log) }
-func (v plainVectors[T]) Softplus(dst, src []T) { v.each(dst, src, softplus) }
+func (v plainVectors[T]) Softplus(dst, src []T) { v.each(dst, src, Softplus) }
 func (v plainVectors[T]) Sigmoid(dst, src []T)  { v.each(dst, src, sigmoid) }
 
-// softplus is x itself above 20, as in torch, with the derivative 1.
-func softplus(x float64) float64 {
+// Softplus is log(1+eˣ), and x itself above 20, as in torch, with the derivative 1.
+func Softplus(x float64) float64 {
 	if x > 20 {
 		return x
 	}

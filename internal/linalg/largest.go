@@ -30,6 +30,17 @@ func KthLargest[T float32 | float64](x []T, k int) T {
 	}
 }
 
+// ArgMax returns the index of the first largest value.
+func ArgMax[T Real](x []T) int {
+	best := 0
+	for i, v := range x {
+		if v > x[best] {
+			best = i
+		}
+	}
+	return best
+}
+
 // Quantile returns the q-quantile of ascending values by linear interpolation.
 func Quantile(ascending []float64, q float64) float64 {
 	at := q * float64(len(ascending)-1)

@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -332,33 +331,25 @@ func (m *Model) TopK(v Value, k int) (values, at Value) {
 
 // Doubles adds a constant tensor of float64; without a shape it is a scalar.
 func (m *Model) Doubles(data []float64, shape ...int) Value {
-	raw := make([]byte, 0, 8*len(data))
-	for _, v := range data {
-		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(v))
-	}
-	return m.constant(Double, raw, shape)
+	return m.constant(Double, data, shape)
 }
 
 // Floats adds a constant tensor of float32.
 func (m *Model) Floats(data []float32, shape ...int) Value {
-	raw := make([]byte, 0, 4*len(data))
-	for _, v := range data {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
-	}
-	return m.constant(Float, raw, shape)
+	return m.constant(Float, data, shape)
 }
 
 // Int64s adds a constant vector of int64.
 func (m *Model) Int64s(data ...int64) Value {
-	var raw []byte
-	for _, v := range data {
-		raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
-	}
-	return m.constant(Int64, raw, []int{len(data)})
+	return m.constant(Int64, data, []int{len(data)})
 }
 
-// constant adds a constant tensor, or finds an equal one.
-func (m *Model) constant(e Element, raw []byte, shape []int) Value {
+// constant adds a constant tensor of some numbers, or finds an equal one.
+func (m *Model) constant(e Element, data any, shape []int) Value {
+	raw, err := binary.Append(nil, binary.LittleEndian, data)
+	if err != nil {
+		panic(err) // of another type
+	}
 	return m.once(fmt.Sprintf("constant %d %d %x", e, shape, sha256.Sum256(raw)), func() Value { return m.addConstant(e, raw, shape) })
 }
 
