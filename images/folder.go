@@ -22,32 +22,13 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 )
 
-// Options says what is watched and who gets the images.
-type WatchOptions struct {
-	Dir    string
-	Source string // is part of the ids of images
-	// Every is the time between two looks; 0 is DefaultEvery. A folder that takes long to
-	// look through is looked at less often: a fifth of the time at most goes there.
-	Every time.Duration
-	// Settle is how long a file must not have changed; 0 is DefaultSettle.
-	Settle   time.Duration
-	MaxBytes int64 // of a file; larger ones are handed out as errors
-	Workers  int   // how many images are handed out at once; 0 is 1
-
-	// Known returns which of these ids were handed out before, in an earlier run.
-	Known func(ctx context.Context, ids []string) (map[string]bool, error)
-	// Image takes an image. When it returns an error, the image is handed out again later.
-	Image func(ctx context.Context, img WatchedImage) error
-	Log   *slog.Logger // nil logs nothing
-}
-
-// Defaults of Options.
+// Defaults of [Watched].
 const (
 	WatchEvery  = time.Second
 	WatchSettle = 2 * time.Second
 )
 
-// Image is a file of the folder. A file that changes is another image.
+// WatchedImage is a file of the folder. A file that changes is another image.
 type WatchedImage struct {
 	ID   string // a UUID that follows from source, path, size and time of the last change
 	Path string // relative to the folder, with forward slashes
@@ -65,7 +46,22 @@ type WatchedImage struct {
 // files and folders are passed over too, and files with the names of unfinished ones
 // (a.jpg.part); rename a file when it is whole, and it is seen at once as such.
 type Watched struct {
-	opts  WatchOptions
+	Dir    string
+	Source string // is part of the ids of images
+	// Every is the time between two looks; 0 is WatchEvery. A folder that takes long to
+	// look through is looked at less often: a fifth of the time at most goes there.
+	Every time.Duration
+	// Settle is how long a file must not have changed; 0 is WatchSettle.
+	Settle   time.Duration
+	MaxBytes int64 // of a file; larger ones are handed out as errors
+	Workers  int   // how many images are handed out at once; 0 is 1
+
+	// Known returns which of these ids were handed out before, in an earlier run.
+	Known func(ctx context.Context, ids []string) (map[string]bool, error)
+	// Image takes an image. When it returns an error, the image is handed out again later.
+	Image func(ctx context.Context, img WatchedImage) error
+	Log   *slog.Logger // nil logs nothing
+
 	files map[string]*watchedFile
 	down  string // why the folder could not be looked at, as the log was told
 }
@@ -79,20 +75,18 @@ type watchedFile struct {
 	done        bool
 }
 
-// New checks that the folder can be watched.
-func Watch(opts WatchOptions) (*Watched, error) {
-	opts.Every, opts.Settle, opts.Workers = cmp.Or(opts.Every, WatchEvery), cmp.Or(opts.Settle, WatchSettle), cmp.Or(opts.Workers, 1)
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
+// Open checks that the folder can be watched, which comes before Run.
+func (f *Watched) Open() error {
+	f.Every, f.Settle, f.Workers = cmp.Or(f.Every, WatchEvery), cmp.Or(f.Settle, WatchSettle), cmp.Or(f.Workers, 1)
+	f.Log, f.files = cmp.Or(f.Log, slog.New(slog.DiscardHandler)), map[string]*watchedFile{}
+	if f.Every < 0 || f.Settle < 0 {
+		return options.Errorf("Settle", "a time must be positive")
 	}
-	if opts.Every < 0 || opts.Settle < 0 {
-		return nil, options.Errorf("Settle", "a time must be positive")
-	}
-	dir, err := disk.OpenDir(opts.Dir)
+	dir, err := disk.OpenDir(f.Dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Watched{opts: opts, files: map[string]*watchedFile{}}, dir.Close()
+	return dir.Close()
 }
 
 // Run watches until ctx is cancelled, and then waits for the images that were handed out.
@@ -100,7 +94,7 @@ func (f *Watched) Run(ctx context.Context) {
 	for look := uint64(1); ; look++ {
 		start := time.Now()
 		err := f.look(ctx, look)
-		pause := max(f.opts.Every, 4*time.Since(start))
+		pause := max(f.Every, 4*time.Since(start))
 		if err == nil {
 			err = f.hand(ctx)
 		}
@@ -125,16 +119,16 @@ func (f *Watched) tell(err error) {
 	switch {
 	case now == f.down:
 	case err != nil:
-		f.opts.Log.Error("a folder cannot be watched now", "source", f.opts.Source, "error", err)
+		f.Log.Error("a folder cannot be watched now", "source", f.Source, "error", err)
 	default:
-		f.opts.Log.Warn("a folder is watched again", "source", f.opts.Source)
+		f.Log.Warn("a folder is watched again", "source", f.Source)
 	}
 	f.down = now
 }
 
 // look notes which files there are.
 func (f *Watched) look(ctx context.Context, number uint64) error {
-	root, err := os.OpenRoot(f.opts.Dir)
+	root, err := os.OpenRoot(f.Dir)
 	if err != nil {
 		return err
 	}
@@ -188,7 +182,7 @@ func (f *Watched) hand(ctx context.Context) error {
 	var whole []*watchedFile
 	var ids []string
 	for _, one := range f.files {
-		if !one.done && time.Since(one.since) >= f.opts.Settle {
+		if !one.done && time.Since(one.since) >= f.Settle {
 			whole = append(whole, one)
 		}
 	}
@@ -201,17 +195,17 @@ func (f *Watched) hand(ctx context.Context) error {
 	for _, one := range whole {
 		ids = append(ids, f.id(one))
 	}
-	known, err := f.opts.Known(ctx, ids)
+	known, err := f.Known(ctx, ids)
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(f.opts.Dir)
+	root, err := os.OpenRoot(f.Dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	group, _ := parallel.WithContext(ctx) // the others go on where one fails
-	group.SetLimit(f.opts.Workers)
+	group.SetLimit(f.Workers)
 	for i, one := range whole {
 		if one.done = known[ids[i]]; one.done || ctx.Err() != nil {
 			continue
@@ -220,7 +214,7 @@ func (f *Watched) hand(ctx context.Context) error {
 			img := WatchedImage{ID: ids[i], Path: one.path}
 			var is bool
 			if img.Data, is, img.Err = f.read(root, one); is {
-				err := f.opts.Image(ctx, img)
+				err := f.Image(ctx, img)
 				one.done = err == nil
 				return err
 			}
@@ -258,8 +252,8 @@ func (f *Watched) read(root *os.Root, one *watchedFile) (data []byte, is bool, e
 		return nil, named, err
 	case !preprocess.IsImage(one.path, head[:n]):
 		return nil, false, nil
-	case one.size > f.opts.MaxBytes:
-		return nil, true, options.Errorf("MaxBody", "it has %d bytes, and a file may have %d", one.size, f.opts.MaxBytes)
+	case one.size > f.MaxBytes:
+		return nil, true, options.Errorf("MaxBody", "it has %d bytes, and a file may have %d", one.size, f.MaxBytes)
 	}
 	data = make([]byte, one.size)
 	copy(data, head[:n])
@@ -272,7 +266,7 @@ func (f *Watched) read(root *os.Root, one *watchedFile) (data []byte, is bool, e
 // id returns the id of a file as it is.
 func (f *Watched) id(one *watchedFile) string {
 	h := sha256.New()
-	for _, text := range []string{"a file of a folder", f.opts.Source, one.path} {
+	for _, text := range []string{"a file of a folder", f.Source, one.path} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text))))
 		h.Write([]byte(text))
 	}

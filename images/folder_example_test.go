@@ -12,7 +12,7 @@ import (
 )
 
 // Each image that comes to lie in a folder is handed out once.
-func ExampleFolder() {
+func ExampleWatched() {
 	dir, err := os.MkdirTemp("", "folder")
 	if err != nil {
 		log.Fatal(err)
@@ -20,7 +20,7 @@ func ExampleFolder() {
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	f, err := images.Watch(images.WatchOptions{
+	f := &images.Watched{
 		Dir: dir, Source: "gate", MaxBytes: 1 << 20, Every: time.Millisecond, Settle: time.Millisecond,
 		Known: func(context.Context, []string) (map[string]bool, error) { return nil, nil }, // none yet
 		Image: func(_ context.Context, img images.WatchedImage) error {
@@ -28,8 +28,8 @@ func ExampleFolder() {
 			cancel() // one is enough here
 			return nil
 		},
-	})
-	if err != nil {
+	}
+	if err := f.Open(); err != nil {
 		log.Fatal(err)
 	}
 	// A file is written under another name and renamed when it is whole.

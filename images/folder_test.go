@@ -33,8 +33,7 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) open(source string) {
-	var err error
-	w.Watched, err = Watch(WatchOptions{Dir: w.dir, Source: source, Settle: time.Hour, MaxBytes: 100,
+	w.Watched = &Watched{Dir: w.dir, Source: source, Settle: time.Hour, MaxBytes: 100,
 		Known: func(_ context.Context, ids []string) (map[string]bool, error) {
 			known := map[string]bool{}
 			for _, id := range ids {
@@ -57,8 +56,8 @@ func (w *world) open(source string) {
 			w.got = append(w.got, img.Path+" "+what)
 			return nil
 		},
-	})
-	if err != nil {
+	}
+	if err := w.Open(); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -154,7 +153,7 @@ func TestFolder(t *testing.T) {
 	if err := w.look(t.Context(), 99); err == nil || len(w.files) == 0 {
 		t.Errorf("a folder that is gone for a while: %v, %d files", err, len(w.files))
 	}
-	if _, err := Watch(WatchOptions{Dir: w.dir}); err == nil {
+	if err := (&Watched{Dir: w.dir}).Open(); err == nil {
 		t.Error("no folder")
 	}
 }
@@ -206,11 +205,11 @@ func TestLinks(t *testing.T) {
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	got := make(chan string)
-	f, err := Watch(WatchOptions{Dir: dir, Source: "x", Every: time.Millisecond, Settle: time.Millisecond, MaxBytes: 100, Workers: 3,
+	f := &Watched{Dir: dir, Source: "x", Every: time.Millisecond, Settle: time.Millisecond, MaxBytes: 100, Workers: 3,
 		Known: func(context.Context, []string) (map[string]bool, error) { return nil, nil },
 		Image: func(_ context.Context, img WatchedImage) error { got <- img.Path + string(img.Data); return img.Err },
-	})
-	if err != nil {
+	}
+	if err := f.Open(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

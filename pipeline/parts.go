@@ -83,7 +83,7 @@ type partImages struct {
 	// known is asked for each path in an unfinished part whether the next image has it.
 	known func(path string) bool
 	// rest returns the images without a line. Their stream calls unread as
-	// [VerdictWriter.Unread] is called.
+	// the writer's Unread is called.
 	rest func(ctx context.Context, recorder *parts.Recorder, unread func(path string)) (in images.Stream, end func())
 }
 
@@ -240,21 +240,19 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 	if err != nil {
 		return nil, err
 	}
-	shard := to.Shard
-	if shard.Count == 0 {
-		shard = features.Shard{Index: 1, Count: 1}
+	if to.Shard.Count == 0 {
+		to.Shard = features.Shard{Index: 1, Count: 1}
 	}
 	work := Work{Judge: to.Judge, Images: images.images, Listing: images.listing, Format: to.Format, Detector: to.Detector, Thumbnails: to.Thumbnails}
-	o := VerdictOptions{Force: to.Force, Speculate: to.Speculate, Again: images.again}
-	old, err := readRecord(parts.Path(to.Out, shard) + ".json")
+	old, err := readRecord(parts.Path(to.Out, to.Shard) + ".json")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := images.mayReplace(old, shard, to); err != nil {
+	if err := images.mayReplace(old, to); err != nil {
 		return nil, err
 	}
-	recorder := parts.StartRecorder(parts.Path(to.Out, shard))
-	record, err := judgePart(ctx, opts, to, shard, images, work, o, recorder)
+	recorder := parts.StartRecorder(parts.Path(to.Out, to.Shard))
+	record, err := judgePart(ctx, opts, to, images, work, recorder)
 	if recorder.End(err); err != nil {
 		return nil, err
 	}
@@ -262,19 +260,19 @@ func detectParts(ctx context.Context, opts DetectOptions, to VerdictParts, list 
 }
 
 // mayReplace refuses to replace a finished part while a store does not answer.
-func (p *partImages) mayReplace(old *VerdictRecord, shard features.Shard, to VerdictParts) error {
+func (p *partImages) mayReplace(old *VerdictRecord, to VerdictParts) error {
 	if old == nil || p.lost == nil || to.Force {
 		return nil
 	}
 	if lost := p.lost(old.Unread); lost != nil {
-		return options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", shard, to.Out, lost)
+		return options.Errorf("Force", "it is needed to replace the finished shard %s in %s: %w", to.Shard, to.Out, lost)
 	}
 	return nil
 }
 
 // judgePart makes a part in the folder to.Out.
-func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, shard features.Shard, images partImages, work Work, o VerdictOptions, recorder *parts.Recorder) (_ *VerdictRecord, err error) {
-	w, err := CreateVerdicts(to.Out, shard, work, images.known, o)
+func judgePart(ctx context.Context, opts DetectOptions, to VerdictParts, images partImages, work Work, recorder *parts.Recorder) (_ *VerdictRecord, err error) {
+	w, err := createVerdicts(to, work, images.known, images.again)
 	if err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func parseRecord(text []byte, path string) (*VerdictRecord, error) {
 	return &r, nil
 }
 
-// VerdictWriter writes a part. Its lines are appended in the order of the images.
+// verdictWriter writes a part. Its lines are appended in the order of the images.
 //
 // It stores the verdicts on many images in a folder, in parts: one for
 // each shard, however many processes write them.
@@ -182,7 +182,7 @@ func parseRecord(text []byte, path string) (*VerdictRecord, error) {
 //	part-00001-of-00008.partial/  the work of a part that is not
 //
 // A killed run goes on where it ended, and the bytes of a part do not depend on that.
-type VerdictWriter struct {
+type verdictWriter struct {
 	base  string // of the part's names
 	work  Work
 	claim *parts.Claim // the unfinished part; nil after Close
@@ -192,28 +192,20 @@ type VerdictWriter struct {
 	done  *VerdictRecord
 	saved time.Time
 
-	again func(file string) bool // see VerdictOptions
+	again func(file string) bool // see createVerdicts
 
 	mu     sync.Mutex
 	unread []string
 	noted  map[string]bool // those in unread
 }
 
-// VerdictOptions change what Create does.
-type VerdictOptions struct {
-	Force bool // replace a part of another detector or format
-	// Speculate lets several runs make the same part, each with a work folder of its own.
-	Speculate bool
-	// Again, where set, tells of a file that a finished part lacks whether it may be read now.
-	Again func(file string) bool
-}
-
-// CreateVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
+// createVerdicts begins or continues the part of a shard. Where there are lines of an interrupted
 // run, known is asked for each in turn whether the next image has this path; from the
 // first on that it denies they are made again. So is a part of other images, by path, size
-// or time, and one that lacks files which may be read now. The error wraps
-// features.ErrLocked if another process writes the part.
-func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path string) bool, o VerdictOptions) (_ *VerdictWriter, err error) {
+// or time, and one that lacks files of which again, where set, says that they may be read
+// now. The error wraps features.ErrLocked if another process writes the part.
+func createVerdicts(to VerdictParts, work Work, known, again func(path string) bool) (_ *verdictWriter, err error) {
+	dir, shard := to.Out, to.Shard
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
 	}
@@ -228,8 +220,8 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 		return nil, options.Errorf("Out", "%s is a feature set: write to another folder", dir)
 	}
 	work.Shard = shard.String()
-	w := &VerdictWriter{base: parts.Path(dir, shard), work: work, again: o.Again, saved: time.Now(), noted: map[string]bool{}}
-	w.claim, err = parts.Take(w.base+".partial", o.Speculate, nil)
+	w := &verdictWriter{base: parts.Path(dir, shard), work: work, again: again, saved: time.Now(), noted: map[string]bool{}}
+	w.claim, err = parts.Take(w.base+".partial", to.Speculate, nil)
 	if errors.Is(err, features.ErrLocked) {
 		err = fmt.Errorf("%s: %w", w.base, err)
 	}
@@ -241,7 +233,7 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	if o.Force {
+	if to.Force {
 		return w, w.recover(known)
 	}
 	old, err := readRecord(w.base + ".json")
@@ -262,23 +254,23 @@ func CreateVerdicts(dir string, shard features.Shard, work Work, known func(path
 }
 
 // mayReplace refuses to replace a finished part of another detector or format.
-func (w *VerdictWriter) mayReplace(r *VerdictRecord) error {
+func (w *verdictWriter) mayReplace(r *VerdictRecord) error {
 	if r.Work.Judge == w.work.Judge && r.Work.Format == w.work.Format {
 		return nil
 	}
 	return options.Errorf("Force", "it is needed to replace %s, which was judged by another detector (%s), with other options or in another format; or write to another folder", w.base+"."+r.Work.Format, r.Work.Detector)
 }
 
-func (w *VerdictWriter) partial(file string) string { return w.claim.Path(file) }
+func (w *verdictWriter) partial(file string) string { return w.claim.Path(file) }
 
 // there tells whether the file of a finished part is there.
-func (w *VerdictWriter) there(r *VerdictRecord) bool {
+func (w *verdictWriter) there(r *VerdictRecord) bool {
 	info, err := os.Stat(w.base + "." + r.Work.Format)
 	return err == nil && info.Size() == r.Bytes
 }
 
 // same tells whether a finished part is the wanted one, and lacks nothing that may be had.
-func (w *VerdictWriter) same(r *VerdictRecord) bool {
+func (w *verdictWriter) same(r *VerdictRecord) bool {
 	may := w.again
 	if may == nil {
 		may = func(string) bool { return true }
@@ -288,7 +280,7 @@ func (w *VerdictWriter) same(r *VerdictRecord) bool {
 
 // recover opens the lines that an earlier run wrote, if they are of the same work, and
 // cuts off what is not whole.
-func (w *VerdictWriter) recover(known func(path string) bool) error {
+func (w *verdictWriter) recover(known func(path string) bool) error {
 	want, err := json.Marshal(w.work.unnamed())
 	if err != nil {
 		return err
@@ -336,14 +328,14 @@ func (w *VerdictWriter) recover(known func(path string) bool) error {
 }
 
 // Len returns how many images have a line.
-func (w *VerdictWriter) Len() int { return w.n }
+func (w *verdictWriter) Len() int { return w.n }
 
 // Finished tells whether the part was finished before.
-func (w *VerdictWriter) Finished() bool { return w.done != nil }
+func (w *verdictWriter) Finished() bool { return w.done != nil }
 
 // Append adds the line of the next image, a JSON object that ends with a new line. It
 // is written to the operating system at once, and synced within seconds.
-func (w *VerdictWriter) Append(line []byte) error {
+func (w *verdictWriter) Append(line []byte) error {
 	if _, err := w.lines.WriteAt(line, w.end); err != nil {
 		return err
 	}
@@ -358,7 +350,7 @@ func (w *VerdictWriter) Append(line []byte) error {
 
 // Unread notes that a tar or table could not be read to its end for a reason that may pass,
 // before the first line of another is appended.
-func (w *VerdictWriter) Unread(path string) error {
+func (w *verdictWriter) Unread(path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.noted[path] {
@@ -378,7 +370,7 @@ func (w *VerdictWriter) Unread(path string) error {
 }
 
 // note adds to the list of Unread.
-func (w *VerdictWriter) note(path string) {
+func (w *verdictWriter) note(path string) {
 	if !w.noted[path] {
 		w.noted[path] = true
 		w.unread = append(w.unread, path)
@@ -387,7 +379,7 @@ func (w *VerdictWriter) note(path string) {
 
 // recoverUnread reads the list of Unread of an interrupted run. It cuts off a line that was
 // not written to its end.
-func (w *VerdictWriter) recoverUnread() error {
+func (w *verdictWriter) recoverUnread() error {
 	text, err := disk.ReadFile(w.partial(oldUnreadFile), disk.Values)
 	if err == nil {
 		var old []string
@@ -430,7 +422,7 @@ const (
 
 // count counts the lines of a file in r, and returns the file of the part: that one, or a
 // Parquet file that it makes of it.
-func (w *VerdictWriter) count(r *VerdictRecord, lines string) (string, error) {
+func (w *verdictWriter) count(r *VerdictRecord, lines string) (string, error) {
 	write := func(VerdictLine) error { return nil }
 	from, end := lines, func() error { return nil }
 	if w.work.Format == Parquet {
@@ -465,7 +457,7 @@ func (w *VerdictWriter) count(r *VerdictRecord, lines string) (string, error) {
 }
 
 // Commit finishes the part when all images have a line, and closes w.
-func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
+func (w *verdictWriter) Commit() (*VerdictRecord, error) {
 	if w.done != nil {
 		return w.done, errors.Join(w.removeOther(), w.release(true))
 	}
@@ -521,7 +513,7 @@ func (w *VerdictWriter) Commit() (*VerdictRecord, error) {
 }
 
 // removeOther removes the verdicts that the part had in another format.
-func (w *VerdictWriter) removeOther() error {
+func (w *verdictWriter) removeOther() error {
 	for _, format := range []string{JSONL, Parquet} {
 		if format == w.work.Format {
 			continue
@@ -535,9 +527,9 @@ func (w *VerdictWriter) removeOther() error {
 
 // Close releases the lock; the lines remain for the next run. After Commit it does
 // nothing.
-func (w *VerdictWriter) Close() error { return w.release(false) }
+func (w *verdictWriter) Close() error { return w.release(false) }
 
-func (w *VerdictWriter) release(done bool) error {
+func (w *verdictWriter) release(done bool) error {
 	if w.claim == nil {
 		return nil
 	}

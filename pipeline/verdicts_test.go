@@ -37,9 +37,9 @@ func workOf(judge, listing string) pipeline.Work {
 func yes(string) bool { return true }
 
 // makePart makes a part of one image.
-func makePart(t *testing.T, dir string, shard features.Shard, work pipeline.Work, path string, o pipeline.VerdictOptions) *pipeline.VerdictRecord {
+func makePart(t *testing.T, dir string, shard features.Shard, work pipeline.Work, path string) *pipeline.VerdictRecord {
 	t.Helper()
-	w, err := pipeline.CreateVerdicts(dir, shard, work, yes, o)
+	w, err := pipeline.CreateVerdicts(dir, shard, work, yes)
 	check(t, err)
 	if !w.Finished() && w.Len() == 0 {
 		check(t, w.Append(line(path)))
@@ -54,7 +54,7 @@ func makePart(t *testing.T, dir string, shard features.Shard, work pipeline.Work
 func TestUnreadOfKilledRun(t *testing.T) {
 	dir := t.TempDir()
 	work := filepath.Join(dir, "part-00001-of-00001.partial")
-	w, err := pipeline.CreateVerdicts(dir, one, workOf("j", "l"), yes, pipeline.VerdictOptions{})
+	w, err := pipeline.CreateVerdicts(dir, one, workOf("j", "l"), yes)
 	check(t, err)
 	check(t, w.Unread("b"), w.Unread("c"), w.Unread("b"), w.Append(line("x")), w.Close())
 	check(t, os.WriteFile(filepath.Join(work, "unread.json"), []byte(`["a","b"]`), 0o666))
@@ -64,7 +64,7 @@ func TestUnreadOfKilledRun(t *testing.T) {
 		t.Errorf("the list is %q", list)
 	}
 	check(t, os.WriteFile(filepath.Join(work, "unread.jsonl"), append(list, `"d`...), 0o666))
-	w, err = pipeline.CreateVerdicts(dir, one, workOf("j", "l"), yes, pipeline.VerdictOptions{})
+	w, err = pipeline.CreateVerdicts(dir, one, workOf("j", "l"), yes)
 	check(t, err)
 	check(t, w.Unread("e"))
 	r, err := w.Commit()
@@ -82,8 +82,8 @@ func TestRecordRemains(t *testing.T) {
 		for _, at := range []string{".jsonl", ".json"} {
 			dir := t.TempDir()
 			base := filepath.Join(dir, "part-00001-of-00001")
-			makePart(t, dir, one, workOf("j", "before"), "a", pipeline.VerdictOptions{})
-			w, err := pipeline.CreateVerdicts(dir, one, workOf("j", "now"), yes, pipeline.VerdictOptions{})
+			makePart(t, dir, one, workOf("j", "before"), "a")
+			w, err := pipeline.CreateVerdicts(dir, one, workOf("j", "now"), yes)
 			check(t, err)
 			check(t, w.Append(line(path)))
 			broken := errors.New("broken")
@@ -103,7 +103,7 @@ func TestRecordRemains(t *testing.T) {
 			if there := err == nil; there != (path == "longer") {
 				t.Errorf("%s, %s: a record: %v", path, at, there)
 			}
-			makePart(t, dir, one, workOf("j", "now"), path, pipeline.VerdictOptions{})
+			makePart(t, dir, one, workOf("j", "now"), path)
 			if text, err := os.ReadFile(base + ".jsonl"); err != nil || !bytes.Equal(text, line(path)) {
 				t.Errorf("%v: %s", err, text)
 			}

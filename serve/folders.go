@@ -59,12 +59,12 @@ func (s *folders) open(o *Options) error {
 			return options.Errorf("Folders", "two folders have the source %q", f.Source)
 		}
 		sources[f.Source] = true
-		watched, err := images.Watch(images.WatchOptions{
+		watched := &images.Watched{
 			Dir: f.Dir, Source: f.Source, Every: o.FolderEvery, Settle: o.FolderSettle, MaxBytes: o.MaxBody, Workers: o.Running, Log: s.log,
 			Known: s.known,
 			Image: func(ctx context.Context, img images.WatchedImage) error { return s.image(ctx, f.Source, img) },
-		})
-		if err != nil {
+		}
+		if err := watched.Open(); err != nil {
 			return options.Errorf("Folders", "%w", err)
 		}
 		s.watched = append(s.watched, watched)

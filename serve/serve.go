@@ -90,7 +90,7 @@ type Options struct {
 	Images *store.Images
 	// Folders are watched: each image that comes to lie in one is judged once, its verdict
 	// is stored. They need a Store. FolderEvery and FolderSettle are those of
-	// [folder.Options].
+	// [images.Watched].
 	Folders                   []WatchedFolder
 	FolderEvery, FolderSettle time.Duration
 	// Webhook, unless "", is the address that is told of verdicts and alarms, of which
