@@ -23,7 +23,7 @@ func TestSetOfABucket(t *testing.T) {
 	if _, err := features.Merge(t.Context(), out, []string{server.URL + "/set"}, features.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := features.Open(out)
+	s, err := features.Open(t.Context(), out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestSetOfABucket(t *testing.T) {
 			t.Errorf("row %d is %v", i, row)
 		}
 	}
-	near, err := features.Open(filepath.Join("testdata", "bucket", "set")) // a copy on the disk
+	near, err := features.Open(t.Context(), filepath.Join("testdata", "bucket", "set")) // a copy on the disk
 	if err != nil {
 		t.Fatal(err)
 	}

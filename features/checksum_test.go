@@ -16,7 +16,7 @@ import (
 
 // openWholly opens and verifies a set.
 func openWholly(t testing.TB, dir string, verify bool) error {
-	s, err := features.Open(dir)
+	s, err := features.Open(t.Context(), dir)
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func TestEveryOperationFails(t *testing.T) {
 						break
 					}
 					if noSet == nil && test.exchange {
-						s, err := features.Open(dir)
+						s, err := features.Open(t.Context(), dir)
 						if err != nil {
 							t.Fatalf("after operation %d the old set is lost: %v", at, err)
 						}

@@ -39,7 +39,7 @@ func TestSpecialFiles(t *testing.T) {
 				if err != nil {
 					t.Skip(err)
 				}
-				s, err := Open(dir)
+				s, err := Open(t.Context(), dir)
 				if err == nil {
 					defer s.Close()
 					_, imagesErr := s.Images()
@@ -110,7 +110,7 @@ func TestBounds(t *testing.T) {
 			if err := test.make(dir); err != nil {
 				t.Skip(err)
 			}
-			s, err := Open(dir)
+			s, err := Open(t.Context(), dir)
 			if err == nil {
 				_, err = s.Images()
 				err = errors.Join(err, s.Close())

@@ -98,7 +98,7 @@ func TestLayersAreContent(t *testing.T) {
 		t.Errorf("altered layers: %v", err)
 	}
 	check(t, os.WriteFile(file, data[:len(data)-4], 0o666))
-	if _, err := features.Open(dir); !errors.Is(err, features.ErrDamaged) {
+	if _, err := features.Open(t.Context(), dir); !errors.Is(err, features.ErrDamaged) {
 		t.Errorf("layers cut short: %v", err)
 	}
 	h, _ := layered()
@@ -137,7 +137,7 @@ func TestPatchesFile(t *testing.T) {
 		}
 	}
 	check(t, os.Remove(filepath.Join(merged, "patches.safetensors")))
-	if s, err := features.Open(merged); err == nil {
+	if s, err := features.Open(t.Context(), merged); err == nil {
 		if _, err := s.Patches(); err == nil {
 			t.Error("a set without its model of patches says nothing")
 		}

@@ -21,7 +21,7 @@ func setOf(t *testing.T, d int, x []float32, labels []int64) *Set {
 	if err := errors.Join(err, npy.WriteFile(filepath.Join(dir, "labels.npy"), labels, len(labels))); err != nil {
 		t.Fatal(err)
 	}
-	set, err := Open(dir)
+	set, err := Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ func TestMachines(t *testing.T) {
 	there.Machine = features.Machine{Kernels: "avx512", Runtime: "1.31.1", Provider: "cpu", Products: "exact"}
 	machines := func(dir string, want ...features.Machine) {
 		t.Helper()
-		set, err := features.Open(dir)
+		set, err := features.Open(t.Context(), dir)
 		check(t, err)
 		defer set.Close()
 		if !slices.Equal(set.Machines, want) || set.Mixed() != (len(want) > 1) {

@@ -21,7 +21,7 @@ func TestInMemory(t *testing.T) {
 	dir := t.TempDir()
 	writeArray(t, dir+"/features.npy", x, 3, 2)
 	writeArray(t, dir+"/labels.npy", labels, 3)
-	saved, err := Open(dir)
+	saved, err := Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ func Convert(ctx context.Context, dir, from string, c Conversion) (_ Meta, err e
 			return Meta{}, err
 		}
 	} else {
-		s, err := Open(from)
+		s, err := Open(ctx, from)
 		if err != nil {
 			return Meta{}, err
 		}

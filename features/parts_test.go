@@ -115,7 +115,7 @@ func TestPartsRefuse(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := twoParts(t)
 			check(t, test.change(dir))
-			s, err := features.Open(dir)
+			s, err := features.Open(t.Context(), dir)
 			if err == nil {
 				s.Close()
 			}
@@ -141,7 +141,7 @@ func TestPartsMadeAgain(t *testing.T) {
 	if unfinished, err := features.CommitParts(dir, 2, features.Options{}); err != nil || !errors.Is(unfinished, features.ErrShards) {
 		t.Errorf("%v, %v", unfinished, err)
 	}
-	if _, err := features.Open(dir); !errors.Is(err, features.ErrShards) || !strings.Contains(err.Error(), "made again") {
+	if _, err := features.Open(t.Context(), dir); !errors.Is(err, features.ErrShards) || !strings.Contains(err.Error(), "made again") {
 		t.Errorf("opened: %v", err)
 	}
 	if err := features.PreparePart(dir, features.Shard{Index: 1, Count: 3}, features.Options{}); err == nil || !strings.Contains(err.Error(), "another number of shards") {

@@ -89,7 +89,7 @@ func TestProbeOfASet(t *testing.T) {
 			t.Error("a great difference that is allowed:", err, said)
 		}
 		commit(t, create(t, dir, probed(1), allowed), four)
-		set, err := features.Open(dir)
+		set, err := features.Open(t.Context(), dir)
 		check(t, err)
 		if set.Probe == nil || set.Probe.Features[2] != 3 {
 			t.Errorf("the probe is not that of the first rows: %+v", set.Probe)
@@ -137,7 +137,7 @@ func TestProbeOfASetWithout(t *testing.T) {
 		}
 		commit(t, create(t, dir, before, features.Options{}), four[:2])
 		commit(t, create(t, dir, probed(0), features.Options{}), four)
-		set, err := features.Open(dir)
+		set, err := features.Open(t.Context(), dir)
 		check(t, err)
 		if (set.Probe != nil) != same {
 			t.Errorf("made on the same machine %v: the probe is %v", same, set.Probe)

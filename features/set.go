@@ -62,12 +62,9 @@ type Set struct {
 // label.
 //
 // The error wraps fs.ErrNotExist if there is no such folder, ErrNotSet,
-// ErrVersion, ErrDamaged, or, for a set of parts, ErrShards.
-func Open(dir string) (*Set, error) { return OpenContext(context.Background(), dir) }
-
-// OpenContext is Open. A set in a bucket is copied, see [SetCopies], until ctx is
-// cancelled.
-func OpenContext(ctx context.Context, dir string) (*Set, error) {
+// ErrVersion, ErrDamaged, or, for a set of parts, ErrShards. A set in a bucket is copied, see
+// [SetCopies], until ctx is cancelled.
+func Open(ctx context.Context, dir string) (*Set, error) {
 	p, err := placeOf(ctx, dir)
 	if err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func elsewhere(t testing.TB) string {
 
 func open(t testing.TB, dir string) *features.Set {
 	t.Helper()
-	s, err := features.Open(dir)
+	s, err := features.Open(t.Context(), dir)
 	check(t, err)
 	t.Cleanup(func() { check(t, s.Close()) })
 	return s
@@ -201,7 +201,7 @@ func TestOpenRefuses(t *testing.T) {
 			commit(t, create(t, dir, header, features.Options{}), four)
 			withoutChecksums(t, dir)
 			check(t, test.spoil(dir))
-			_, err := features.Open(dir)
+			_, err := features.Open(t.Context(), dir)
 			if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("got %v; want %q and the path", err, test.want)
 			}
@@ -246,7 +246,7 @@ func TestOpenRefusesStrayLabels(t *testing.T) {
 	dir := elsewhere(t)
 	for _, label := range []int64{-2, 1 << 20, 1 << 62} {
 		check(t, npy.WriteFile(filepath.Join(dir, "labels.npy"), []int64{0, label, 1}, 3))
-		if _, err := features.Open(dir); !errors.Is(err, features.ErrDamaged) {
+		if _, err := features.Open(t.Context(), dir); !errors.Is(err, features.ErrDamaged) {
 			t.Errorf("label %d: %v", label, err)
 		}
 	}
@@ -256,7 +256,7 @@ func TestOpenTellsOfAnInterruptedExtract(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	w := create(t, dir, header, features.Options{})
 	check(t, add(w, four[0]), w.Close())
-	if _, err := features.Open(dir + "/"); err == nil || !strings.Contains(err.Error(), "run it again") {
+	if _, err := features.Open(t.Context(), dir+"/"); err == nil || !strings.Contains(err.Error(), "run it again") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -31,7 +31,7 @@ type Table struct {
 func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error) {
 	var sets []*Set
 	for _, dir := range dirs {
-		set, err := OpenContext(ctx, dir)
+		set, err := Open(ctx, dir)
 		if err != nil {
 			return nil, errors.Join(err, closeAll(sets))
 		}

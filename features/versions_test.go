@@ -69,7 +69,7 @@ func TestFixturesGoOn(t *testing.T) {
 	for _, name := range []string{"version1", "version2", "version3"} {
 		dir := filepath.Join(t.TempDir(), name)
 		check(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))))
-		s, err := features.Open(dir)
+		s, err := features.Open(t.Context(), dir)
 		check(t, err)
 		h := features.Header{
 			D: s.D, LogitsDim: 10, Root: s.Root, Model: s.Model, ModelSHA256: s.ModelSHA256, Output: s.Output, Pool: s.Pool,

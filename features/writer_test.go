@@ -680,7 +680,7 @@ func Example() {
 		return
 	}
 
-	s, err := features.Open(filepath.Join(dir, "set"))
+	s, err := features.Open(context.Background(), filepath.Join(dir, "set"))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -49,7 +49,7 @@ func foreignSet(t *testing.T, root string, images ...features.Image) *features.S
 			t.Fatal(err)
 		}
 	}
-	set, err := features.Open(dir)
+	set, err := features.Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

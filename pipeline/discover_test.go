@@ -96,7 +96,7 @@ func TestDiscover(t *testing.T) {
 	if r, err = Discover(t.Context(), opts); err != nil || r.New > 2*each/10 || r.NewAtLeast > 2*each/20 {
 		t.Errorf("nothing is new: %d are, at least %d, %v", r.New, r.NewAtLeast, err)
 	}
-	set, err := features.Open(fresh)
+	set, err := features.Open(t.Context(), fresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestDiscover(t *testing.T) {
 func pipetestRow(t *testing.T, dirs []string, i int) []float32 {
 	t.Helper()
 	for _, dir := range dirs {
-		set, err := features.Open(dir)
+		set, err := features.Open(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}

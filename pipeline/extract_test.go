@@ -197,7 +197,7 @@ func TestMergeOfShards(t *testing.T) {
 			if last := len(shards) == count; last != (unfinished == nil) {
 				rt.Errorf("part %d of %d: %v", len(shards), count, unfinished)
 			}
-			set, err := features.Open(parts)
+			set, err := features.Open(t.Context(), parts)
 			if len(shards) < count && !errors.Is(err, features.ErrShards) {
 				rt.Errorf("opened after %d of %d parts: %v", len(shards), count, err)
 			}

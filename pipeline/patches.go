@@ -34,12 +34,12 @@ func (opts *ExtractOptions) fitPatches(ctx context.Context, listing *images.List
 	if len(nodes) == 0 || opts.Patches != nil || opts.Detector != nil {
 		return nil
 	}
-	p, err := patchesOf(nodes[0])
+	p, err := patchesOf(ctx, nodes[0])
 	if errors.Is(err, features.ErrLayers) {
 		return options.Errorf("PatchNodes", "%w", err)
 	}
 	if err == nil && p == nil && !opts.Force { // so that images can be added
-		if p, err = patchesOf(opts.Out); errors.Is(err, features.ErrLayers) {
+		if p, err = patchesOf(ctx, opts.Out); errors.Is(err, features.ErrLayers) {
 			err = nil
 		}
 		if p != nil && !slices.Equal(nodes, []string{extractor.AutoLayers}) && !slices.Equal(nodes, p.Names()) {
@@ -58,11 +58,11 @@ func (opts *ExtractOptions) fitPatches(ctx context.Context, listing *images.List
 
 // patchesOf returns the model of patches of a feature set; nil where there is no set. The error
 // wraps [features.ErrLayers] where the set has none.
-func patchesOf(dir string) (_ *extractor.Patches, err error) {
+func patchesOf(ctx context.Context, dir string) (_ *extractor.Patches, err error) {
 	if dir == "" {
 		return nil, nil
 	}
-	s, err := features.Open(dir)
+	s, err := features.Open(ctx, dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, features.ErrNotSet) {
 		return nil, nil
 	}

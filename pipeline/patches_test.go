@@ -21,7 +21,7 @@ import (
 // the images that this was fitted on.
 func patchesIn(t *testing.T, dir string) (p *extractor.Patches, fitted map[int]bool) {
 	t.Helper()
-	s, err := features.Open(dir)
+	s, err := features.Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestPatchesFalseAlarms(t *testing.T) {
 		}
 		o := quick(extract("good", "last_hidden_state"))
 		o.TargetTPR, o.Calibration.Fraction = 1-promised, 0.2
-		s, err := features.Open(extract("fresh", o.Features[0]))
+		s, err := features.Open(t.Context(), extract("fresh", o.Features[0]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func judgePatches(t *testing.T, d *Detector, dir string) {
 	if !answers[0].OOD || m == nil || m.Width != 4 || m.Height != 4 || slices.Index(m.Values, slices.Max(m.Values)) != 6 {
 		t.Errorf("the bad part is flagged %v, with the map %+v", answers[0].OOD, m)
 	}
-	s, err := features.Open(filepath.Join(dir, "set"))
+	s, err := features.Open(t.Context(), filepath.Join(dir, "set"))
 	if err == nil {
 		err = s.With(d.Source.Layers)
 	}

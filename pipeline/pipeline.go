@@ -128,7 +128,7 @@ func OptionOf(err error) string { return options.Name(err) }
 // errors are those of features.Open and [features.Set.Verify].
 func Verify(ctx context.Context, dirs ...string) error {
 	for _, dir := range dirs {
-		set, err := features.Open(dir)
+		set, err := features.Open(ctx, dir)
 		if err != nil {
 			return err
 		}

@@ -131,7 +131,7 @@ func TestProbeEverywhere(t *testing.T) {
 
 	// A set that another kind of processor made: its features are others, and all
 	// checksums are the same.
-	meta, err := features.Open(set)
+	meta, err := features.Open(t.Context(), set)
 	if err != nil {
 		t.Fatal(err)
 	}

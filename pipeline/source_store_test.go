@@ -369,12 +369,12 @@ func TestWeb(t *testing.T) {
 	sets := httptest.NewServer(http.FileServer(http.Dir(out)))
 	defer sets.Close()
 	if runtime.GOOS == "linux" {
-		far, err := features.Open(sets.URL + "/disk")
+		far, err := features.Open(t.Context(), sets.URL+"/disk")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer far.Close()
-		near, err := features.Open(filepath.Join(out, "disk"))
+		near, err := features.Open(t.Context(), filepath.Join(out, "disk"))
 		if err != nil {
 			t.Fatal(err)
 		}

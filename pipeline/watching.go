@@ -112,7 +112,7 @@ func (f *RunFolder) lookAt(ctx context.Context, dir string, now time.Time) error
 		return nil
 	}
 	f.shards(ctx, "features", found, states, now, func(p parts.Part) (int, map[string]int, error) { return glance(p.Path) })
-	set, err := features.Open(dir)
+	set, err := features.Open(ctx, dir)
 	if err != nil {
 		f.Whole = err.Error()
 		return nil

@@ -222,7 +222,7 @@ func TestLearn(t *testing.T) {
 
 	// What came of it is an ordinary feature set and an ordinary detector.
 	dir := filepath.Join(w.opts.LearnDir, "main", job.ID)
-	set, err := features.Open(filepath.Join(dir, "features"))
+	set, err := features.Open(t.Context(), filepath.Join(dir, "features"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,9 +119,9 @@ func shortened(name string) string {
 }
 
 // classes lists the classes of the detector to be.
-func (a *addFlags) classes(sets []string) ([]string, error) {
+func (a *addFlags) classes(ctx context.Context, sets []string) ([]string, error) {
 	if !a.on() {
-		return classesOf(sets)
+		return classesOf(ctx, sets)
 	}
 	classes := slices.Clone(a.opts.Detector.Classes)
 	for _, images := range a.opts.Images {

@@ -142,7 +142,7 @@ func (d *discovering) pictures(ctx context.Context, r *pipeline.Discovery, shown
 	}
 	first, picture := 0, images.Pictures(nil)
 	for _, dir := range d.opts.Features {
-		set, err := features.OpenContext(ctx, dir)
+		set, err := features.Open(ctx, dir)
 		if err != nil {
 			return nil, err
 		}

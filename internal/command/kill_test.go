@@ -108,7 +108,7 @@ func TestKilledExtraction(t *testing.T) {
 		if rounds == 0 {
 			continue
 		}
-		set, err := features.Open(out)
+		set, err := features.Open(t.Context(), out)
 		if err != nil {
 			t.Fatalf("after kill %d: %v", killed, err)
 		}

@@ -33,7 +33,7 @@ func addMerge(c *command) {
 		if err != nil {
 			return err
 		}
-		set, err := features.Open(*out)
+		set, err := features.Open(ctx, *out)
 		if err != nil {
 			return err
 		}

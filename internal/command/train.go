@@ -187,7 +187,7 @@ func (t *fitting) prepare(ctx context.Context, opts pipeline.TrainOptions, s Str
 		}
 	}
 	if !t.force && !(opts.Checkpoint != "" && !t.restart && exists(opts.Checkpoint)) {
-		if err := mayReplace(s.Err, t.out, t.classes); err != nil {
+		if err := mayReplace(s.Err, t.out, func() ([]string, error) { return t.classes(ctx) }); err != nil {
 			return err
 		}
 	}
@@ -204,7 +204,9 @@ func (t *fitting) prepare(ctx context.Context, opts pipeline.TrainOptions, s Str
 }
 
 // classes lists the classes of the detector to be.
-func (t *fitting) classes() ([]string, error) { return t.adding.classes(t.heads.options.Features) }
+func (t *fitting) classes(ctx context.Context) ([]string, error) {
+	return t.adding.classes(ctx, t.heads.options.Features)
+}
 
 func (t *fitting) run(ctx context.Context, s Streams) error {
 	opts, err := t.check()
@@ -215,7 +217,7 @@ func (t *fitting) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	progress := t.progress(s, "epochs")
-	classes, _ := t.classes() // what is wrong with the sets is found below
+	classes, _ := t.classes(ctx) // what is wrong with the sets is found below
 	shown := newEpochs(progress, opts, len(distinct(classes)) == 1)
 	opts.Progress, opts.Stage = shown.update, func(what string, done, total int) {
 		done += shown.begin(what, total)
@@ -339,9 +341,9 @@ func distinct(names []string) []string {
 }
 
 // classesOf lists the classes of feature sets.
-func classesOf(sets []string) (classes []string, err error) {
+func classesOf(ctx context.Context, sets []string) (classes []string, err error) {
 	for _, dir := range sets {
-		set, err := features.Open(dir)
+		set, err := features.Open(ctx, dir)
 		if err != nil {
 			return nil, err
 		}

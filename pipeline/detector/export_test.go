@@ -675,7 +675,7 @@ func exportedAsDetected(t *testing.T, dir, work string, photos []string, opts ex
 		t.Fatalf("without validation images nothing says that layers help, and %v are read", det.Source.Layers)
 	}
 	if all := extracted.Meta.Layers; len(all) > 0 {
-		set, err := features.Open(folder)
+		set, err := features.Open(t.Context(), folder)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -147,7 +147,7 @@ func (t *TrainingData) At(row int) (*features.Set, int) {
 func (d *Detector) OpenTable(ctx context.Context, space *features.Space, dirs ...string) (*features.Table, error) {
 	var sets []*features.Set
 	for _, dir := range dirs {
-		set, err := features.OpenContext(ctx, dir)
+		set, err := features.Open(ctx, dir)
 		if err == nil {
 			sets = append(sets, set)
 			err = set.With(d.Source.Layers)
@@ -185,7 +185,7 @@ func (d *Detector) OpenSets(ctx context.Context, use string, dirs []string) ([]*
 // openSets is OpenSets of rows with some layers.
 func (d *Detector) openSets(ctx context.Context, use string, dirs []string, layers []features.Layer) (_ []*features.Set, err error) {
 	if len(d.Training.Sets) == 0 {
-		return d.openUnnamed(use, dirs)
+		return d.openUnnamed(ctx, use, dirs)
 	}
 	var sets []*features.Set
 	defer func() {
@@ -222,7 +222,7 @@ func (d *Detector) openNamed(ctx context.Context, named TrainingSet, dirs []stri
 	}
 	var errs []error
 	for _, dir := range dirs {
-		set, err := features.OpenContext(ctx, dir)
+		set, err := features.Open(ctx, dir)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -245,7 +245,7 @@ func (d *Detector) openNamed(ctx context.Context, named TrainingSet, dirs []stri
 }
 
 // openUnnamed is OpenSets for a detector whose file does not record content.
-func (d *Detector) openUnnamed(use string, dirs []string) (_ []*features.Set, err error) {
+func (d *Detector) openUnnamed(ctx context.Context, use string, dirs []string) (_ []*features.Set, err error) {
 	rows := d.Training.Rows.Train + d.Training.Rows.Unlabelled
 	for _, aside := range d.Splits {
 		rows += len(aside)
@@ -268,7 +268,7 @@ func (d *Detector) openUnnamed(use string, dirs []string) (_ []*features.Set, er
 	var classes []string
 	n := 0
 	for _, dir := range dirs {
-		set, err := features.Open(dir)
+		set, err := features.Open(ctx, dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: %w", ErrTrainingSets, err)
 		}

@@ -125,7 +125,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 			err = errors.Join(err, data.Close())
 		}
 	}()
-	if err := data.sameFeatures(); err != nil {
+	if err := data.sameFeatures(ctx); err != nil {
 		return nil, err
 	}
 	if err := data.keep(ctx); err != nil {
@@ -173,7 +173,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 
 // sameFeatures compares what the model answered where the sets were made, those of
 // validation, of calibration and of outliers included.
-func (t *Data) sameFeatures() (err error) {
+func (t *Data) sameFeatures(ctx context.Context) (err error) {
 	sets, dirs := slices.Clone(t.Sets), slices.Clone(t.Options.Outliers)
 	for _, share := range []Share{t.Options.Validation, t.Options.Calibration} {
 		if share.Features != "" {
@@ -181,7 +181,7 @@ func (t *Data) sameFeatures() (err error) {
 		}
 	}
 	for _, dir := range dirs {
-		set, openErr := features.Open(dir)
+		set, openErr := features.Open(ctx, dir)
 		if openErr != nil {
 			return openErr
 		}

@@ -130,7 +130,7 @@ func TestOldCheckpointsEndAlike(t *testing.T) {
 			}
 			continue
 		}
-		set, err := features.Open(o.Features[0])
+		set, err := features.Open(t.Context(), o.Features[0])
 		if err != nil {
 			t.Fatal(err)
 		}

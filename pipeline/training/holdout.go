@@ -801,7 +801,7 @@ func (h *holdOut) assess(ctx context.Context, w float64) (*detector.Assessment, 
 	for i := range h.folds {
 		weights[i] = h.weights(i)
 	}
-	a, err := h.newAssessment()
+	a, err := h.newAssessment(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -873,9 +873,9 @@ func (t *Data) takeNearest(a *detector.Assessment, without map[string]detector.A
 
 // newAssessment returns one without classes. At shares of false alarms that the calibration
 // images to come are too few for nothing can be caught: FalseAlarms leaves them out.
-func (h *holdOut) newAssessment() (*detector.Assessment, error) {
+func (h *holdOut) newAssessment(ctx context.Context) (*detector.Assessment, error) {
 	var err error
-	if h.calibration, err = h.t.calibrationImages(); err != nil {
+	if h.calibration, err = h.t.calibrationImages(ctx); err != nil {
 		return nil, err
 	}
 	a := &detector.Assessment{Classes: map[string]detector.AssessedClass{}}
@@ -888,12 +888,12 @@ func (h *holdOut) newAssessment() (*detector.Assessment, error) {
 }
 
 // calibrationImages returns how many images will set the threshold; 0: none will.
-func (t *Data) calibrationImages() (int, error) {
+func (t *Data) calibrationImages(ctx context.Context) (int, error) {
 	switch c := t.Options.Calibration; {
 	case c.Folds > 0:
 		return len(t.onePerGroup(t.neverFitted(slices.Concat(t.split.Train, t.split.Validation)))), nil
 	case c.Features != "":
-		s, err := features.Open(c.Features)
+		s, err := features.Open(ctx, c.Features)
 		if err != nil {
 			return 0, err
 		}

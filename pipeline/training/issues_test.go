@@ -86,7 +86,7 @@ func FuzzParse(f *testing.F) {
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	dir := pipetest.Clouds(t, 1, 2, []int64{0, 1, 0}, [2]float64{0, 0}, [2]float64{4, 0}, [2]float64{0, 4})
-	set, err := features.Open(dir)
+	set, err := features.Open(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestFewClassesOutliers(t *testing.T) {
 // TestOutlierRows: no image of a class is an outlier, and what cannot be used is refused.
 func TestOutlierRows(t *testing.T) {
 	train := nearTwins(t, 3, 60)
-	set, err := features.Open(train)
+	set, err := features.Open(t.Context(), train)
 	if err != nil {
 		t.Fatal(err)
 	}

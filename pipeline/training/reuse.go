@@ -81,7 +81,7 @@ const mostAgain = 2
 // are known classes that have more images now. The other classes keep their values.
 func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*detector.Assessment, error) {
 	t, old := h.t, h.t.Options.Keep
-	a, err := h.newAssessment()
+	a, err := h.newAssessment(ctx)
 	if err != nil {
 		return nil, err
 	}

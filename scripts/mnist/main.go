@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 		}
 	}()
 	for _, dir := range folders {
-		set, err := features.Open(dir)
+		set, err := features.Open(ctx, dir)
 		if err != nil {
 			return err
 		}

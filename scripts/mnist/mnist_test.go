@@ -122,7 +122,7 @@ func reproduce(t *testing.T, dir string, epochs, d int) [][]float64 {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s%s", err, stdout.String(), stderr.String())
 	}
-	set, err := features.Open(filepath.Join(out, "features", "train"))
+	set, err := features.Open(t.Context(), filepath.Join(out, "features", "train"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -225,7 +225,7 @@ func (e *experiment) runAssessment(ctx context.Context, w io.Writer, models []st
 // imagenette-val and cifar100-train of a backbone, which --features has.
 func (e *experiment) pools(backbone string, only []string) (pools []*pool, err error) {
 	open := func(name string) *features.Set {
-		s, err2 := features.Open(filepath.Join(e.features, backbone, name))
+		s, err2 := features.Open(context.Background(), filepath.Join(e.features, backbone, name))
 		if err2 != nil && err == nil {
 			err = err2
 		}

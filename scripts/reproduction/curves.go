@@ -74,7 +74,7 @@ func (e *experiment) runCurves(ctx context.Context, w io.Writer, models []string
 // and returns its folder and the number of images. It asks takes about each image in
 // order. The set has the class only, or all classes if only is "".
 func (e *experiment) choose(ctx context.Context, from, backbone, name, only string, takes func(label int64) bool) (dir string, n int, err error) {
-	s, err := features.Open(from)
+	s, err := features.Open(ctx, from)
 	if err != nil {
 		return "", 0, err
 	}
@@ -144,7 +144,7 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 		}
 		a.Calibration, a.Threshold, a.Why = len(d.CalibrationScores), result.Threshold != nil, result.NoAssessment
 		flaggedOf := func(dir string) (share float64, err error) {
-			s, err := features.Open(dir)
+			s, err := features.Open(ctx, dir)
 			if err != nil {
 				return 0, err
 			}

@@ -297,7 +297,7 @@ func (e *experiment) judgeDefects(ctx context.Context, dir, model string, varian
 	}
 	o := e.train[false]
 	o.Features, o.Seeds, o.TargetTPR, o.Calibration.Fraction = []string{good}, []uint64{seed}, 1-fewFlagged, 0.3
-	set, err := features.Open(good)
+	set, err := features.Open(ctx, good)
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +328,7 @@ func (e *experiment) judgeDefects(ctx context.Context, dir, model string, varian
 		if err != nil {
 			return nil, err
 		}
-		s, err := features.Open(dir)
+		s, err := features.Open(ctx, dir)
 		if err != nil {
 			return nil, err
 		}

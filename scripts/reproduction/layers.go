@@ -102,7 +102,7 @@ func (e *experiment) runLayers(ctx context.Context, w io.Writer, models []string
 func (e *experiment) layeredTask(backbone string, p *pool) (t *layeredTask, err error) {
 	t = &layeredTask{name: p.task}
 	from := func(name string, to *wide) {
-		s, openErr := features.Open(filepath.Join(e.features, backbone, name))
+		s, openErr := features.Open(context.Background(), filepath.Join(e.features, backbone, name))
 		if openErr != nil {
 			err = openErr
 			return

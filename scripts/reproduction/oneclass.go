@@ -88,14 +88,14 @@ func classesOf(g grid, data string) (classes []string, err error) {
 // isolate writes the feature sets of the class that is known alone: its training and
 // test images, and the test images of all other classes.
 func (e *experiment) isolate(ctx context.Context, backbone, train, test string) (ownTrain, ownTest, others string, err error) {
-	s, err := features.Open(test)
+	s, err := features.Open(ctx, test)
 	if err != nil {
 		return "", "", "", err
 	}
 	classes := s.Classes
 	s.Close()
 	is := func(y int64) bool { return y >= 0 && classes[y] == e.alone.class }
-	t, err := features.Open(train)
+	t, err := features.Open(ctx, train)
 	if err != nil {
 		return "", "", "", err
 	}

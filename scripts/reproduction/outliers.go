@@ -73,14 +73,14 @@ func (e *experiment) exposures(backbone string, only []string, draw int) (all []
 		return nil, err
 	}
 	open := func(name string) []float32 {
-		s, err2 := features.Open(filepath.Join(e.features, backbone, name))
+		s, err2 := features.Open(context.Background(), filepath.Join(e.features, backbone, name))
 		err = cmp.Or(err, err2)
 		if err2 != nil {
 			return nil
 		}
 		return s.Block(0, s.N)
 	}
-	hundred, err := features.Open(filepath.Join(e.features, backbone, "cifar100-train"))
+	hundred, err := features.Open(context.Background(), filepath.Join(e.features, backbone, "cifar100-train"))
 	if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func (t *folderTask) draw(random *rand.Rand) (known [][]float32, labels []string
 // folderTasks are the tasks of a backbone, those of one draw.
 func (e *experiment) folderTasks(backbone string, draw int, only []string) (tasks []folderTask, err error) {
 	open := func(name string) *features.Set {
-		s, openErr := features.Open(filepath.Join(e.features, backbone, name))
+		s, openErr := features.Open(context.Background(), filepath.Join(e.features, backbone, name))
 		err = errors.Join(err, openErr)
 		return s
 	}

@@ -50,7 +50,7 @@ func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 		if opts.Rows, err = features.InMemory(x, a.Columns, labels, a.Classes); err != nil {
 			return nil, &command.UsageError{Err: err}
 		}
-		if err := errors.Join(checkRows(x, a.Columns), like(opts.Rows, a.Like.String())); err != nil {
+		if err := errors.Join(checkRows(x, a.Columns), c.like(opts.Rows, a.Like.String())); err != nil {
 			return nil, err
 		}
 	}
@@ -78,11 +78,11 @@ func checkRows(x []float32, columns int) error {
 }
 
 // like has rows in memory come from the model of the feature set in a folder, "" for none.
-func like(rows *features.Set, folder string) error {
+func (c *call) like(rows *features.Set, folder string) error {
 	if folder == "" {
 		return nil
 	}
-	set, err := features.Open(folder)
+	set, err := features.Open(c.ctx, folder)
 	if err != nil {
 		return err
 	}
@@ -191,8 +191,8 @@ type setArguments struct {
 }
 
 // columns reads what the detector reads of a feature set, its layers too, into a buffer.
-func columns(_ *call, o *opened, a setArguments, buffers []Buffer) (_ any, err error) {
-	set, err := features.Open(a.Folder.String())
+func columns(c *call, o *opened, a setArguments, buffers []Buffer) (_ any, err error) {
+	set, err := features.Open(c.ctx, a.Folder.String())
 	if err != nil {
 		return nil, err
 	}

@@ -92,8 +92,8 @@ func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOpt
 
 // openFeatures checks a feature set and says what is in it. Its arrays are the caller's to
 // map.
-func openFeatures(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
-	set, err := openSet(arguments)
+func openFeatures(c *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
+	set, err := c.openSet(arguments)
 	if err != nil {
 		return nil, err
 	}
@@ -105,20 +105,20 @@ func openFeatures(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err er
 	}, nil
 }
 
-func openSet(arguments json.RawMessage) (*features.Set, error) {
+func (c *call) openSet(arguments json.RawMessage) (*features.Set, error) {
 	var a struct {
 		Folder path `json:"folder"`
 	}
 	if err := decode(arguments, &a); err != nil {
 		return nil, err
 	}
-	return features.Open(a.Folder.String())
+	return features.Open(c.ctx, a.Folder.String())
 }
 
 // readFeatures copies the arrays of a feature set into buffers: features, labels and,
 // if there are any, logits.
-func readFeatures(_ *call, arguments json.RawMessage, buffers []Buffer) (_ any, err error) {
-	set, err := openSet(arguments)
+func readFeatures(c *call, arguments json.RawMessage, buffers []Buffer) (_ any, err error) {
+	set, err := c.openSet(arguments)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,8 @@ func readFeatures(_ *call, arguments json.RawMessage, buffers []Buffer) (_ any, 
 }
 
 // paths returns the paths of the images of a feature set, and those that could not be read.
-func paths(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
-	set, err := openSet(arguments)
+func paths(c *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
+	set, err := c.openSet(arguments)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func paths(_ *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
 }
 
 // measure compares the scores of in-distribution and of out-of-distribution images.
-func measure(_ *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+func measure(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
 	var a struct {
 		Fingerprints [2]string `json:"fingerprints"` // of the rows that have the scores; "" where nobody knows it
 	}
