@@ -55,7 +55,7 @@ func TestDiscover(t *testing.T) {
 		if i >= 4*each && (f.Together != r.Found[i-4*each].Together || f.New != r.Found[i-4*each].New) {
 			t.Errorf("image %d is not as its copy", i)
 		}
-		if want := d.Verdicts(pipetestRow(t, opts.Features, i))[0]; f.Verdict != want {
+		if want := pipetest.Verdicts(t, d, pipetestRow(t, opts.Features, i))[0]; f.Verdict != want {
 			t.Fatalf("image %d: %v, by itself %v", i, f.Verdict, want)
 		}
 	}

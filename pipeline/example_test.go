@@ -51,11 +51,15 @@ func ExampleTrain() {
 		log.Fatal(err)
 	}
 	fmt.Println(result.Rows.Train, "rows trained on")
-	for _, v := range detector.Verdicts([]float32{
+	verdicts, err := detector.Verdicts(context.Background(), []float32{
 		1, 0, // in the middle of the first cloud
 		5, 0, // of the second
 		3, 4, // of neither
-	}) {
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, v := range verdicts {
 		if v.OOD {
 			fmt.Println("out of distribution")
 		} else {
@@ -89,7 +93,11 @@ func ExampleNewExplainer() {
 		1, 0, // in the middle of the first cloud
 		3, 4, // in none
 	}
-	explanations, err := explainer.Explain(ctx, rows, detector.Verdicts(rows))
+	verdicts, err := detector.Verdicts(ctx, rows)
+	if err != nil {
+		log.Fatal(err)
+	}
+	explanations, err := explainer.Explain(ctx, rows, verdicts)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/testenv"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // patchesIn opens a feature set and returns the model of patches that it has, and the rows of
@@ -186,7 +187,7 @@ func TestPatchesFalseAlarms(t *testing.T) {
 			if err != nil || !slices.Contains(d.PartNames(), detector.PatchesPart) {
 				t.Fatal(d.PartNames(), err)
 			}
-			for _, v := range d.Verdicts(s.Features()) {
+			for _, v := range pipetest.Verdicts(t, d, s.Features()) {
 				if v.OOD {
 					flagged += 1. / (folders * draws * fresh)
 				}
@@ -239,7 +240,7 @@ func judgePatches(t *testing.T, d *Detector, dir string) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if want := d.Verdicts(s.Row(3))[0]; answers[1].Verdict != want {
+	if want := pipetest.Verdicts(t, d, s.Row(3))[0]; answers[1].Verdict != want {
 		t.Errorf("the image has the verdict %+v, its row %+v", answers[1].Verdict, want)
 	}
 	if near := answers[0].Explanation.Nearest; len(near) == 0 || near[0].Class != "good" {

@@ -13,6 +13,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // TestDetectOnPixels: a detector of pixels makes those of new images as those
@@ -51,7 +52,7 @@ func TestDetectOnPixels(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	want := d.Verdicts(set.X)
+	want := pipetest.Verdicts(t, d, set.X)
 	n := 0
 	stats, err := Detect(t.Context(), DetectOptions{Detector: d, Paths: []string{digits}}, func(j Judgement) error {
 		if j.Err != nil || j.Verdict != want[n] {

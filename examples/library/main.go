@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/metrics"
@@ -88,7 +89,11 @@ func run(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	known, unknown := detector.Verdicts(rows(1, 100, rng)), detector.Verdicts(rows(7, 100, rng))
+	verdicts, err := detector.Verdicts(ctx, slices.Concat(rows(1, 100, rng), rows(7, 100, rng)))
+	if err != nil {
+		return err
+	}
+	known, unknown := verdicts[:100], verdicts[100:]
 	scores := func(verdicts []pipeline.Verdict) (all []float64, flagged int) {
 		for _, v := range verdicts {
 			all = append(all, v.Score)
@@ -108,7 +113,10 @@ func run(ctx context.Context, w io.Writer) error {
 	}
 	defer explainer.Close()
 	other := rows(7, 1, rng)
-	explanations, err := explainer.Explain(ctx, other, detector.Verdicts(other))
+	if verdicts, err = detector.Verdicts(ctx, other); err != nil {
+		return err
+	}
+	explanations, err := explainer.Explain(ctx, other, verdicts)
 	if err != nil {
 		return err
 	}

@@ -324,10 +324,11 @@ func assess(ctx context.Context, opts pipeline.EvaluateOptions) (*labelCheck, er
 		}
 		const block = 4096
 		for at := 0; at < set.N; at += block {
-			if err := ctx.Err(); err != nil {
+			verdicts, err := opts.Detector.Verdicts(ctx, set.Block(at, min(at+block, set.N)))
+			if err != nil {
 				return err
 			}
-			for i, v := range opts.Detector.Verdicts(set.Block(at, min(at+block, set.N))) {
+			for i, v := range verdicts {
 				if name := label(set, at+i); name != "" {
 					a.add(name, v)
 				}

@@ -58,7 +58,7 @@ func TestJudgeAlongside(t *testing.T) {
 	const d, classes, n = 768, 400, 3
 	det := joined(d, classes)
 	x := pipetest.RandomArray(rand.New(rand.NewPCG(5, 2)), n*d, 0, 1)
-	want, err := det.VerdictsContext(t.Context(), x)
+	want, err := det.Verdicts(t.Context(), x)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,8 +113,8 @@ func TestByClassRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := []float32{1, 2, 3, 4, 0, 0, 0, 0, -1, 1, 0, 2}
-	if want := d.Verdicts(x); !slices.Equal(got.Verdicts(x), want) {
-		t.Errorf("verdicts %v, want %v", got.Verdicts(x), want)
+	if want := verdictsOf(t, d, x); !slices.Equal(verdictsOf(t, got, x), want) {
+		t.Errorf("verdicts %v, want %v", verdictsOf(t, got, x), want)
 	}
 	// Class 0 by its own scores 1 2 3 5, the others together by -1 0 7.
 	for c, want := range []float64{1, -1, -1} {

@@ -127,7 +127,7 @@ func TestClassifierIsTheDetector(t *testing.T) {
 		calibrate(byClass, p.features)
 		byClass.TargetTPR = 0.5
 		labels := []int{}
-		for _, v := range byClass.Verdicts(p.features) {
+		for _, v := range pipetest.Verdicts(t, byClass, p.features) {
 			labels = append(labels, v.Label)
 		}
 		byClass.CalibrateByClass(slices.Clone(byClass.CalibrationScores), labels)
@@ -192,7 +192,7 @@ func checkClassifier(t *testing.T, det *detector.Detector, rows [][]float64, p p
 	t.Helper()
 	flagged := 0
 	logs := det.Own(p.features).LogConfidences
-	for i, v := range det.Verdicts(p.features) {
+	for i, v := range pipetest.Verdicts(t, det, p.features) {
 		row := rows[i]
 		known, own := row[:len(row)-1], logs[i*len(det.Classes):(i+1)*len(det.Classes)]
 		class := v.Label

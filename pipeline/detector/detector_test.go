@@ -48,6 +48,15 @@ func detectorOf(heads int) *Detector {
 	return d
 }
 
+func verdictsOf(t *testing.T, d *Detector, x []float32) []Verdict {
+	t.Helper()
+	verdicts, err := d.Verdicts(t.Context(), x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return verdicts
+}
+
 func save(t *testing.T, d *Detector) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "d.safetensors")
@@ -258,7 +267,7 @@ func TestHeadsAreAveraged(t *testing.T) {
 		}
 	}
 	judge := d.VerdictFunc()
-	for i, want := range d.Verdicts(x) {
+	for i, want := range verdictsOf(t, d, x) {
 		got := judge(x[i*4 : (i+1)*4])[0]
 		if got.Class != want.Class || got.OOD != want.OOD || math.Abs(got.Score-want.Score) > 1e-9*math.Abs(want.Score) {
 			t.Errorf("row %d alone: %+v, among others %+v", i, got, want)

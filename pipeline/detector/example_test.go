@@ -24,10 +24,14 @@ func ExampleLoad() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, v := range d.Verdicts([]float32{
+	verdicts, err := d.Verdicts(context.Background(), []float32{
 		1, 0, // as the images of class 0
 		2.5, 40, // as none
-	}) {
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, v := range verdicts {
 		if v.OOD {
 			fmt.Println("of no class; p-value at most 5%:", v.PValue <= 0.05)
 		} else {

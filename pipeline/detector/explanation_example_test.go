@@ -38,7 +38,11 @@ func ExampleExplainer_Explain() {
 	}
 	defer explainer.Close()
 	asked := []float32{5, 0.2, 3, 40}
-	explanations, err := explainer.Explain(ctx, asked, d.Verdicts(asked))
+	verdicts, err := d.Verdicts(ctx, asked)
+	if err != nil {
+		log.Fatal(err)
+	}
+	explanations, err := explainer.Explain(ctx, asked, verdicts)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func explainer(t *testing.T, d *detector.Detector, opts detector.ExplainOptions)
 
 func explain(t *testing.T, e *detector.Explainer, x []float32) ([]detector.Explanation, []detector.Verdict) {
 	t.Helper()
-	verdicts := e.Detector().Verdicts(x)
+	verdicts := pipetest.Verdicts(t, e.Detector(), x)
 	all, err := e.Explain(t.Context(), x, verdicts)
 	if err != nil {
 		t.Fatal(err)

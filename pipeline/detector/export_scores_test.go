@@ -26,7 +26,7 @@ import (
 // Old operator sets leave NaN, for which the detector has the lowest number.
 func (o outputs) checkScores(t testing.TB, d *detector.Detector, x []float32) {
 	t.Helper()
-	verdicts := d.Verdicts(x)
+	verdicts := pipetest.Verdicts(t, d, x)
 	if len(o.Score) != len(verdicts) {
 		t.Fatalf("%d scores of %d rows", len(o.Score), len(verdicts))
 	}

@@ -91,7 +91,7 @@ func (o outputs) check(t testing.TB, d *detector.Detector, x []float32, toleranc
 		}
 	}
 	classes := len(d.Classes)
-	logs, verdicts := d.Own(x).LogConfidences, d.Verdicts(x)
+	logs, verdicts := d.Own(x).LogConfidences, pipetest.Verdicts(t, d, x)
 	if len(o.LogConfidences) != len(logs) || len(o.Score) != len(verdicts) {
 		t.Fatalf("%d log confidences and %d scores, want %d and %d", len(o.LogConfidences), len(o.Score), len(logs), len(verdicts))
 	}
@@ -260,7 +260,7 @@ func TestExportedCalibration(t *testing.T) {
 		det.TargetTPR = 0.9
 		var scores []float64
 		var labels []int
-		for _, v := range det.Verdicts(pipetest.RandomRows(rng, n, d)) {
+		for _, v := range pipetest.Verdicts(t, det, pipetest.RandomRows(rng, n, d)) {
 			scores, labels = append(scores, v.Score), append(labels, v.Label)
 		}
 		det.CalibrationScores = slices.Sorted(slices.Values(scores))
@@ -303,7 +303,7 @@ func TestExportedEdges(t *testing.T) {
 						t.Fatal(err)
 					}
 					got := runGraph(t, exported(t, m), "features", tensorOf(t, x, 4, d))
-					for i, v := range det.Verdicts(x) {
+					for i, v := range pipetest.Verdicts(t, det, x) {
 						same := got.Score[i] == v.Score || math.IsNaN(got.Score[i]) && math.IsNaN(v.Score) || math.Abs(got.Score[i]/v.Score-1) < exact
 						if !same || got.OOD[i] != v.OOD || math.Abs(got.PValue[i]-v.PValue) > 1e-15 {
 							t.Errorf("opset %d, %s, row %d: score %g, OOD %t, p-value %g; the detector has %+v", opset, name, i, got.Score[i], got.OOD[i], got.PValue[i], v)
@@ -328,7 +328,7 @@ func TestExportedTies(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := runGraph(t, exported(t, m), "features", tensorOf(t, x, n, d))
-		for i, v := range det.Verdicts(x) {
+		for i, v := range pipetest.Verdicts(t, det, x) {
 			if got.OOD[i] != v.OOD || got.PValue[i] != v.PValue {
 				t.Errorf("row %d: OOD %t, p-value %g; the detector has %+v", i, got.OOD[i], got.PValue[i], v)
 			}

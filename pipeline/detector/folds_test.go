@@ -25,7 +25,7 @@ func foldsOf(t *testing.T) (d *Detector, rows []float32) {
 		fold := detectorOf(k + 2)
 		fold.Heads, fold.Seeds = fold.Heads[:1], fold.Seeds[:1]
 		fold.CalibrationScores = nil
-		for _, v := range fold.Verdicts(rows[k*fold.Dim() : (4*k+5)*fold.Dim()]) {
+		for _, v := range verdictsOf(t, fold, rows[k*fold.Dim():(4*k+5)*fold.Dim()]) {
 			fold.CalibrationScores = append(fold.CalibrationScores, v.Score)
 		}
 		slices.Sort(fold.CalibrationScores)
@@ -47,11 +47,11 @@ func TestFoldsVerdicts(t *testing.T) {
 	}
 	judge, n := loaded.VerdictFunc(), len(d.CalibrationScores)
 	flagged := 0
-	for i, got := range d.Verdicts(rows) {
+	for i, got := range verdictsOf(t, d, rows) {
 		x := rows[i*d.Dim() : (i+1)*d.Dim()]
 		below := 0
 		for _, fold := range d.Folds {
-			own := fold.Verdicts(x)[0].Score
+			own := verdictsOf(t, fold, x)[0].Score
 			for _, s := range fold.CalibrationScores {
 				if s <= own {
 					below++
@@ -66,7 +66,7 @@ func TestFoldsVerdicts(t *testing.T) {
 		if got.OOD {
 			flagged++
 		}
-		for what, other := range map[string]Verdict{"from the file": loaded.Verdicts(x)[0], "by a judge": judge(x)[0]} {
+		for what, other := range map[string]Verdict{"from the file": verdictsOf(t, loaded, x)[0], "by a judge": judge(x)[0]} {
 			if other != got {
 				t.Errorf("row %d %s: %+v, want %+v", i, what, other, got)
 			}
@@ -82,7 +82,7 @@ func TestFoldsVerdicts(t *testing.T) {
 		t.Error(err)
 	}
 	fewer := 0
-	for _, v := range loaded.Verdicts(rows) {
+	for _, v := range verdictsOf(t, loaded, rows) {
 		if v.OOD {
 			fewer++
 		}

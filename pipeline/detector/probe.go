@@ -31,15 +31,16 @@ const ProbeRows = 32
 
 // NewProbe returns the probe of a detector that is complete otherwise, nil where of is.
 // Rows [n, D] are features of images that nothing was fitted on.
-func (d *Detector) NewProbe(of *features.Probe, rows []float32) *Probe {
+func (d *Detector) NewProbe(ctx context.Context, of *features.Probe, rows []float32) (*Probe, error) {
 	if of == nil {
-		return nil
+		return nil, nil
 	}
 	p := &Probe{Probe: *of, Rows: rows}
-	for _, v := range d.Verdicts(of.Features) {
+	verdicts, err := d.Verdicts(ctx, of.Features)
+	for _, v := range verdicts {
 		p.Scores, p.Labels = append(p.Scores, v.Score), append(p.Labels, v.Label)
 	}
-	return p
+	return p, err
 }
 
 // Drift says how far features, and with them verdicts, differ from what they were when a
@@ -119,7 +120,7 @@ func (d *Detector) DriftOf(ctx context.Context, now *features.Probe) (Drift, err
 	}
 	var drift Drift
 	spread := spread(d.CalibrationScores)
-	verdicts, err := d.VerdictsContext(ctx, p.Features)
+	verdicts, err := d.Verdicts(ctx, p.Features)
 	if err != nil {
 		return Drift{}, err
 	}
@@ -145,11 +146,11 @@ func (d *Detector) DriftOf(ctx context.Context, now *features.Probe) (Drift, err
 	if len(p.Rows) > 0 {
 		before, after = p.moved(now, dim)
 	}
-	was, err := d.VerdictsContext(ctx, before)
+	was, err := d.Verdicts(ctx, before)
 	if err != nil {
 		return Drift{}, err
 	}
-	is, err := d.VerdictsContext(ctx, after)
+	is, err := d.Verdicts(ctx, after)
 	if err != nil {
 		return Drift{}, err
 	}

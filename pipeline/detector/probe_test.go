@@ -15,7 +15,7 @@ import (
 )
 
 // withProbe is a detector of random numbers with a probe, calibrated by rows like its own.
-func withProbe() *detector.Detector {
+func withProbe(t *testing.T) *detector.Detector {
 	const d = 6
 	rng := rand.New(rand.NewPCG(5, 9))
 	det := pipetest.RandomResidualDetector(rng, 2, 2, d, 3)
@@ -26,7 +26,11 @@ func withProbe() *detector.Detector {
 	pipetest.Calibrate(det, x)
 	det.TargetTPR = 0.95
 	det.Threshold = detector.Threshold(det.CalibrationScores, det.TargetTPR)
-	det.Probe = det.NewProbe(&features.Probe{Version: 1, Images: 4, Features: pipetest.RandomRows(rng, 4, d)}, x[:20*d])
+	var err error
+	det.Probe, err = det.NewProbe(t.Context(), &features.Probe{Version: 1, Images: 4, Features: pipetest.RandomRows(rng, 4, d)}, x[:20*d])
+	if err != nil {
+		t.Fatal(err)
+	}
 	return det
 }
 
@@ -44,7 +48,7 @@ func changed(det *detector.Detector, share float64) *features.Probe {
 
 func TestDrift(t *testing.T) {
 	t.Parallel()
-	det := withProbe()
+	det := withProbe(t)
 	drift := func(now *features.Probe) detector.Drift {
 		t.Helper()
 		d, err := det.DriftOf(t.Context(), now)
@@ -92,7 +96,7 @@ func TestDrift(t *testing.T) {
 
 func TestProbeInAFile(t *testing.T) {
 	t.Parallel()
-	det := withProbe()
+	det := withProbe(t)
 	file := filepath.Join(t.TempDir(), "detector")
 	for _, probe := range []*detector.Probe{det.Probe, nil} {
 		det.Probe = probe

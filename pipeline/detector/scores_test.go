@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
@@ -54,7 +55,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 		if d.Threshold != want.Threshold || d.Scoring.Name != name {
 			t.Errorf("%s: threshold %v of the score %s, want %v", name, d.Threshold, d.Scoring.Name, want.Threshold)
 		}
-		got := d.Verdicts(rows)
+		got := pipetest.Verdicts(t, d, rows)
 		tolerance := 1e-9
 		if name == "relation" { // which rounds to float32
 			tolerance = 1e-6
@@ -79,7 +80,7 @@ func TestDetectorsOfAllScores(t *testing.T) {
 		}
 		if d, err = detector.Load(path); err != nil {
 			t.Error(err)
-		} else if again := d.Verdicts(rows); !slices.Equal(again, got) {
+		} else if again := pipetest.Verdicts(t, d, rows); !slices.Equal(again, got) {
 			t.Errorf("%s: %+v, before it was saved again %+v", name, again, got)
 		}
 	}

@@ -366,7 +366,7 @@ func (e *Explainer) reference(ctx context.Context) (*Reference, error) {
 	if len(x) == 0 {
 		return nil, nil
 	}
-	verdicts, err := d.VerdictsContext(ctx, x)
+	verdicts, err := d.Verdicts(ctx, x)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // This file is the way from features to verdicts: [Detector.VerdictFunc] for images one after
-// another, as detect and the service judge them, and [Detector.VerdictsContext] for many rows.
+// another, as detect and the service judge them, and [Detector.Verdicts] for many rows.
 
 // Verdict is the judgement of a detector on one image.
 type Verdict struct {
@@ -160,11 +160,6 @@ func (d *Detector) cross(verdicts []Verdict, of func(fold int) ([]Verdict, error
 	return nil
 }
 
-// crossContext is cross for the rows x.
-func (d *Detector) crossContext(ctx context.Context, verdicts []Verdict, x []float32) error {
-	return d.cross(verdicts, func(k int) ([]Verdict, error) { return d.Folds[k].VerdictsContext(ctx, x) })
-}
-
 // verdictBlock is how many rows are judged at once at least, and mostVerdicts at
 // most, so that the confidences of a large set in all classes never lie in memory
 // together.
@@ -173,14 +168,8 @@ const (
 	mostVerdicts = 16 * verdictBlock
 )
 
-// Verdicts judges the rows x [n, D] of features.
-func (d *Detector) Verdicts(x []float32) []Verdict {
-	verdicts, _ := d.VerdictsContext(context.Background(), x) // fails only when cancelled
-	return verdicts
-}
-
-// VerdictsContext is Verdicts that stops with ctx.
-func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict, error) {
+// Verdicts judges the rows x [n, D] of features. It fails only when cancelled.
+func (d *Detector) Verdicts(ctx context.Context, x []float32) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(x)/d.Dim())
 	for block := range slices.Chunk(x, d.blockRows()*d.Dim()) {
 		if err := ctx.Err(); err != nil {
@@ -195,7 +184,8 @@ func (d *Detector) VerdictsContext(ctx context.Context, x []float32) ([]Verdict,
 		for i, score := range scores {
 			verdicts = append(verdicts, d.verdict(own.LogConfidences[i*len(d.Classes):(i+1)*len(d.Classes)], score))
 		}
-		if err := d.crossContext(ctx, verdicts[first:], block); err != nil {
+		err = d.cross(verdicts[first:], func(k int) ([]Verdict, error) { return d.Folds[k].Verdicts(ctx, block) })
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -210,7 +200,7 @@ func (d *Detector) EachVerdict(ctx context.Context, row func(int) []float32, row
 		for _, r := range part {
 			x = append(x, row(r)...)
 		}
-		verdicts, err := d.VerdictsContext(ctx, x)
+		verdicts, err := d.Verdicts(ctx, x)
 		if err != nil {
 			return err
 		}

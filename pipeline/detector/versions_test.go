@@ -126,7 +126,7 @@ func TestDetectorsOfAllVersions(t *testing.T) {
 			len(d.CalibrationScores) != 30 || len(d.Splits["validation"]) != 30 || d.Training.Rows.Train != 240 || len(d.History) != want.heads {
 			t.Errorf("%s: read %+v", name, d)
 		}
-		got := d.Verdicts(versionRows)
+		got := verdictsOf(t, d, versionRows)
 		for i, w := range want.verdicts {
 			if g := got[i]; g.Class != w.Class || g.Label != w.Label || g.OOD != w.OOD || g.PValue != w.PValue || differ(g.Confidence, w.Confidence) || differ(g.Score, w.Score) {
 				t.Errorf("%s: row %d: %+v, want %+v", name, i, g, w)

@@ -498,7 +498,7 @@ func verdictsOn(ctx context.Context, d *detector.Detector, t *features.Table) (a
 		chunks = t.ChunksWithLayers()
 	}
 	for x := range chunks {
-		some, err := d.VerdictsContext(ctx, x)
+		some, err := d.Verdicts(ctx, x)
 		if err != nil {
 			return nil, err
 		}

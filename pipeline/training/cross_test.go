@@ -48,7 +48,7 @@ func TestCrossCalibration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range d.Verdicts(fresh) {
+		for _, v := range pipetest.Verdicts(t, d, fresh) {
 			if judged++; v.OOD {
 				flagged++
 			}
@@ -158,7 +158,7 @@ func TestFramesThatGetNoisier(t *testing.T) {
 			t.Fatal(err)
 		}
 		share := func() (share float64) {
-			for _, v := range d.Verdicts(fresh) {
+			for _, v := range pipetest.Verdicts(t, d, fresh) {
 				if v.OOD {
 					share += 1. / 1000 / seeds
 				}
@@ -174,7 +174,7 @@ func TestFramesThatGetNoisier(t *testing.T) {
 			scores := d.Folds[k].CalibrationScores[:0]
 			for _, row := range rows {
 				if row%frames == 0 {
-					scores = append(scores, d.Folds[k].Verdicts(x[2*row : 2*row+2])[0].Score)
+					scores = append(scores, pipetest.Verdicts(t, d.Folds[k], x[2*row:2*row+2])[0].Score)
 				}
 			}
 			slices.Sort(scores)

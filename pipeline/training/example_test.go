@@ -30,7 +30,11 @@ func ExampleTrain() {
 		log.Fatal(err)
 	}
 	fmt.Println(result.Rows.Train, "rows to train,", result.Rows.Validation, "to validate,", result.Rows.Calibration, "to calibrate")
-	for _, v := range d.Verdicts([]float32{5, 0.2, 3, 40}) {
+	verdicts, err := d.Verdicts(context.Background(), []float32{5, 0.2, 3, 40})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, v := range verdicts {
 		if v.OOD {
 			fmt.Println("out of distribution")
 		} else {

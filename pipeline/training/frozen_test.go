@@ -14,6 +14,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // frozen are trainings of testdata/checkpoint/features whose checkpoints the
@@ -136,9 +137,9 @@ func TestOldCheckpointsEndAlike(t *testing.T) {
 		}
 		rows := slices.Clone(set.Features())
 		set.Close()
-		want := whole.Verdicts(rows)
+		want := pipetest.Verdicts(t, whole, rows)
 		low, high, most := math.Inf(1), math.Inf(-1), 0.0
-		for i, v := range resumed.Verdicts(rows) {
+		for i, v := range pipetest.Verdicts(t, resumed, rows) {
 			if v.Class != want[i].Class {
 				t.Errorf("%s: row %d is of class %s, in an uninterrupted training of %s", name, i, v.Class, want[i].Class)
 			}

@@ -141,7 +141,7 @@ func TestCopiesKeepThePromise(t *testing.T) {
 		}
 		rng := rand.New(rand.NewPCG(seed, 12))
 		for i := range fresh {
-			if d.Verdicts(pipetest.RandomArray(rng, 20, 1+float64(i%2), 1))[0].OOD {
+			if pipetest.Verdicts(t, d, pipetest.RandomArray(rng, 20, 1+float64(i%2), 1))[0].OOD {
 				flagged++
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // nearTwins writes n rows of each of so many classes: classes 0 and 1 lie close to
@@ -79,7 +80,7 @@ func TestHoldOut(t *testing.T) {
 		if math.Abs(mean-a.AUROC) > 1e-12 {
 			t.Errorf("AUROC %g, the mean over the classes is %g", a.AUROC, mean)
 		}
-		if v := d.Verdicts(slices.Repeat([]float32{-30}, 8)); !v[0].OOD || v[0].Score > -guardWeight {
+		if v := pipetest.Verdicts(t, d, slices.Repeat([]float32{-30}, 8)); !v[0].OOD || v[0].Score > -guardWeight {
 			t.Errorf("a row far from all classes: %+v", v[0])
 		}
 		path := filepath.Join(t.TempDir(), "d")

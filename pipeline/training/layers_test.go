@@ -71,7 +71,7 @@ func TestLayersArePartsOfTheScore(t *testing.T) {
 				rows = append(append(rows, x[8*i:8*i+8]...), layers[10*i:10*i+10]...)
 			}
 		}
-		for i, v := range d.Verdicts(rows) {
+		for i, v := range pipetest.Verdicts(t, d, rows) {
 			if labels[i] == 3 {
 				new = append(new, v.Score)
 			} else {
@@ -108,8 +108,8 @@ func TestLayersArePartsOfTheScore(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := slices.Concat(x[:8], layers[:10], x[8:16], layers[10:20])
-	if !slices.Equal(loaded.Verdicts(rows), d.Verdicts(rows)) || !slices.Equal(loaded.VerdictFunc()(rows), d.Verdicts(rows)) {
-		t.Errorf("verdicts %v from the file, %v before", loaded.Verdicts(rows), d.Verdicts(rows))
+	if !slices.Equal(pipetest.Verdicts(t, loaded, rows), pipetest.Verdicts(t, d, rows)) || !slices.Equal(loaded.VerdictFunc()(rows), pipetest.Verdicts(t, d, rows)) {
+		t.Errorf("verdicts %v from the file, %v before", pipetest.Verdicts(t, loaded, rows), pipetest.Verdicts(t, d, rows))
 	}
 	// Leaving the parts out leaves a detector of the embedding.
 	if none := train(true, func(o *Options) { o.WithoutParts = []string{"early:a", "late:b"} }); none.Dim() != 8 || none.Source.Layers != nil || judge(none) != judge(plain) {

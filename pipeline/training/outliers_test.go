@@ -17,6 +17,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
+	"github.com/mlrbfn/mlrbfn/pipeline/internal/pipetest"
 )
 
 // outside returns n rows near class 0 of nearTwins and beside it.
@@ -78,7 +79,7 @@ func TestOutliers(t *testing.T) {
 		files = append(files, file)
 		fresh := outside(2, 100)
 		loaded, err := detector.Load(path)
-		if err != nil || !slices.Equal(loaded.Verdicts(fresh), d.Verdicts(fresh)) || !slices.Equal(loaded.Assessment.Curve, d.Assessment.Curve) || *loaded.Assessment.Outliers != *a {
+		if err != nil || !slices.Equal(pipetest.Verdicts(t, loaded, fresh), pipetest.Verdicts(t, d, fresh)) || !slices.Equal(loaded.Assessment.Curve, d.Assessment.Curve) || *loaded.Assessment.Outliers != *a {
 			t.Fatalf("the file has another detector: %v", err)
 		}
 	}
@@ -91,7 +92,7 @@ func TestOutliers(t *testing.T) {
 	auroc := func(d *detector.Detector) float64 {
 		var of [2][]float64
 		for i, x := range [][]float32{twinRows(9), outside(2, 100)} {
-			for _, v := range d.Verdicts(x) {
+			for _, v := range pipetest.Verdicts(t, d, x) {
 				of[i] = append(of[i], v.Score)
 			}
 		}
@@ -142,7 +143,7 @@ func TestOutliersThatHarm(t *testing.T) {
 	if a := result.Assessment.Outliers; a.Weight != 0 || slices.Contains(d.PartNames(), detector.OutliersPart) || !slices.ContainsFunc(result.Warnings, func(w string) bool { return strings.Contains(w, "no part of the known outliers") }) {
 		t.Errorf("assessed %+v, parts %v, warnings %q", a, d.PartNames(), result.Warnings)
 	}
-	if x := twinRows(5); !slices.Equal(d.Verdicts(x), plain.Verdicts(x)) {
+	if x := twinRows(5); !slices.Equal(pipetest.Verdicts(t, d, x), pipetest.Verdicts(t, plain, x)) {
 		t.Error("verdicts are others")
 	}
 }

@@ -37,7 +37,7 @@ func (t *Data) validate(ctx context.Context, d *detector.Detector) (*detector.Va
 // eachValidation judges validation rows.
 func (t *Data) eachValidation(ctx context.Context, d *detector.Detector, rows []int, do func(label int, v detector.Verdict)) error {
 	for part := range slices.Chunk(rows, judgedRows) {
-		verdicts, err := d.VerdictsContext(ctx, rowsFor(d, t.judging(), part))
+		verdicts, err := d.Verdicts(ctx, rowsFor(d, t.judging(), part))
 		if err != nil {
 			return err
 		}

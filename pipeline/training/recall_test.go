@@ -58,7 +58,7 @@ func TestOneClass(t *testing.T) {
 		if d.ScoreName() != want || result.Score != want {
 			t.Errorf("%q: the detector judges by %s, %s; want %s", scores, d.ScoreName(), result.Score, want)
 		}
-		if v := d.Verdicts([]float32{4, 0, -9, 6}); v[0].OOD || !v[1].OOD {
+		if v := pipetest.Verdicts(t, d, []float32{4, 0, -9, 6}); v[0].OOD || !v[1].OOD {
 			t.Errorf("%q: verdicts %+v", scores, v)
 		}
 	}

@@ -110,7 +110,7 @@ func (h *holdOut) reassess(ctx context.Context, weights map[string]float64) (*de
 			again = append(again, class)
 			continue
 		}
-		verdicts, err := old.VerdictsContext(ctx, rowsFor(old, t.Table, features.Spread(added, foldRows)))
+		verdicts, err := old.Verdicts(ctx, rowsFor(old, t.Table, features.Spread(added, foldRows)))
 		if err != nil {
 			return nil, err
 		}

@@ -219,7 +219,7 @@ func (t *Data) warnOfFar(ctx context.Context, r *Result, d *detector.Detector) e
 			x[i*t.D+j] += float32(farAway * deviation * rng.NormFloat64())
 		}
 	}
-	verdicts, err := d.VerdictsContext(ctx, x)
+	verdicts, err := d.Verdicts(ctx, x)
 	if err != nil {
 		return err
 	}

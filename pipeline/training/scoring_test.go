@@ -47,7 +47,7 @@ func TestTrainScores(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts := d.Verdicts(fresh)
+		verdicts := pipetest.Verdicts(t, d, fresh)
 		judge := loaded.VerdictFunc()
 		if far := slices.ContainsFunc(result.Warnings, func(w string) bool { return strings.Contains(w, "no guard against far") }); far != (name == "gen") {
 			t.Errorf("%s: warned of far images: %v: %q", name, far, result.Warnings)
@@ -108,7 +108,7 @@ func TestEnsembleScale(t *testing.T) {
 	for _, p := range d.Scoring.Parts {
 		scores := make([]float64, len(sum))
 		if p.Score == nil {
-			for i, v := range alone.Verdicts(rows) {
+			for i, v := range pipetest.Verdicts(t, &alone, rows) {
 				scores[i] = v.Score
 			}
 		} else if err := p.Score.Score(context.Background(), scores, d.BatchFor(d.Scoring, rows).Batch); err != nil {
@@ -126,7 +126,7 @@ func TestEnsembleScale(t *testing.T) {
 			t.Errorf("%s: mean %g and deviation %g of the validation rows, want 0 and %g", p.Name, s.Mean, s.Deviation, want)
 		}
 	}
-	for i, v := range d.Verdicts(rows) {
+	for i, v := range pipetest.Verdicts(t, d, rows) {
 		if math.Abs(v.Score-sum[i]) > 1e-9*(1+math.Abs(sum[i])) {
 			t.Fatalf("row %d: score %g, want %g", i, v.Score, sum[i])
 		}
@@ -179,7 +179,7 @@ func TestFalseAlarms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, v := range d.Verdicts(x) {
+		for _, v := range pipetest.Verdicts(t, d, x) {
 			scores = append(scores, v.Score)
 		}
 	}
@@ -227,7 +227,7 @@ func TestCalibrationNeedsNewImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	flagged := 0
-	for _, v := range d.Verdicts(x) {
+	for _, v := range pipetest.Verdicts(t, d, x) {
 		if v.OOD {
 			flagged++
 		}

@@ -101,7 +101,7 @@ func TestTrainSharesOutTheRows(t *testing.T) {
 				t.Errorf("validation accuracy %v", result.ValAccuracy)
 			}
 			// It learned, and what is far from both clouds is of neither.
-			v := d.Verdicts([]float32{0, 0, 4, 0, 2, 8})
+			v := pipetest.Verdicts(t, d, []float32{0, 0, 4, 0, 2, 8})
 			if v[0].Class != "0" || v[1].Class != "1" || v[2].Score >= min(v[0].Score, v[1].Score) {
 				t.Errorf("verdicts %+v", v)
 			}

@@ -105,7 +105,9 @@ func Train(ctx context.Context, opts Options) (*detector.Detector, *Result, erro
 		return nil, nil, err
 	}
 	rows, _ := data.samples(raw, d)
-	d.Probe = d.NewProbe(data.probe(d), everyRow(rows, d.Dim(), detector.ProbeRows))
+	if d.Probe, err = d.NewProbe(ctx, data.probe(d), everyRow(rows, d.Dim(), detector.ProbeRows)); err != nil {
+		return nil, nil, err
+	}
 
 	result.Warnings = append(append(result.Warnings, data.Warnings...), trained.warnings...)
 	if text := data.saidOfOutliers(d.Assessment); text != "" {
@@ -324,10 +326,11 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 func judged(ctx context.Context, d *detector.Detector, from *features.Table, rows []int) ([]detector.Verdict, error) {
 	var verdicts []detector.Verdict
 	for part := range slices.Chunk(rows, judgedRows) {
-		if err := ctx.Err(); err != nil {
+		some, err := d.Verdicts(ctx, rowsFor(d, from, part))
+		if err != nil {
 			return nil, err
 		}
-		verdicts = append(verdicts, d.Verdicts(rowsFor(d, from, part))...)
+		verdicts = append(verdicts, some...)
 	}
 	return verdicts, nil
 }

@@ -96,7 +96,7 @@ func (b *bounds) judge(ctx context.Context, d *pipeline.Detector) (values [3]flo
 			return nil, 0, err
 		}
 		defer t.Close()
-		verdicts, err := d.VerdictsContext(ctx, t.X)
+		verdicts, err := d.Verdicts(ctx, t.X)
 		for i, v := range verdicts {
 			all = append(all, v.Score)
 			if y := t.Labels[i]; y >= 0 && v.Class == t.Classes[y] {

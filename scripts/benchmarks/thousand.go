@@ -162,7 +162,7 @@ func (b *thousand) judge(ctx context.Context, dir string, d *pipeline.Detector) 
 		}
 		// Kept sets may have more rows.
 		x := t.X[:min(len(t.X), []int{b.queries, b.others}[i]*b.dim)]
-		verdicts, err := d.VerdictsContext(ctx, x)
+		verdicts, err := d.Verdicts(ctx, x)
 		if err != nil {
 			return errors.Join(err, t.Close())
 		}

@@ -109,10 +109,11 @@ func measure(ctx context.Context, d *pipeline.Detector, h int, sets []*features.
 		var scores []float64
 		var right, labelled int
 		for block := range slices.Chunk(set.Features(), 4096*set.D) {
-			if err := ctx.Err(); err != nil {
+			verdicts, err := one.Verdicts(ctx, block)
+			if err != nil {
 				return r, err
 			}
-			for _, v := range one.Verdicts(block) {
+			for _, v := range verdicts {
 				if label := set.Labels()[len(scores)]; label >= 0 {
 					labelled++
 					if set.Classes[label] == v.Class {

@@ -264,7 +264,8 @@ func (k kind) measure(ctx context.Context, seed uint64, dir string, newRows int)
 
 // flagged is the share of rows that are flagged.
 func flagged(d *pipeline.Detector, x []float32) float64 {
-	n, all := 0, d.Verdicts(x)
+	n := 0
+	all, _ := d.Verdicts(context.Background(), x) // fails only when cancelled
 	for _, v := range all {
 		if v.OOD {
 			n++

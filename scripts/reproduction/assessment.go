@@ -107,7 +107,7 @@ func (p *pool) leaveOut(ctx context.Context, opts pipeline.TrainOptions, class s
 	}
 	gone, _ := rowsOf(p.train, []string{class}, "", 0, 1000)
 	scores := func(x []float32) (all []float64, flagged float64, err error) {
-		verdicts, err := d.VerdictsContext(ctx, x)
+		verdicts, err := d.Verdicts(ctx, x)
 		for _, v := range verdicts {
 			all = append(all, v.Score)
 			if v.OOD {

@@ -162,7 +162,11 @@ func (p *pool) calibrate(ctx context.Context, opts pipeline.TrainOptions) (found
 	for _, m := range confidenceMaps {
 		of := make([]float64, len(said))
 		if m.fit == nil {
-			for i, v := range d.Verdicts(x) {
+			verdicts, err := d.Verdicts(ctx, x)
+			if err != nil {
+				return nil, 0, err
+			}
+			for i, v := range verdicts {
 				of[i] = v.Confidence
 			}
 		} else {

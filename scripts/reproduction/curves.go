@@ -149,7 +149,7 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 				return 0, err
 			}
 			defer s.Close()
-			verdicts, err := d.VerdictsContext(ctx, s.Features())
+			verdicts, err := d.Verdicts(ctx, s.Features())
 			for _, v := range verdicts {
 				if v.OOD {
 					share += 1 / float64(len(verdicts))

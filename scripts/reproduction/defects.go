@@ -346,7 +346,7 @@ func (e *experiment) judgeDefects(ctx context.Context, dir, model string, varian
 			if !inFolder {
 				kind = part
 			}
-			verdicts, err := d.VerdictsContext(ctx, s.Row(i))
+			verdicts, err := d.Verdicts(ctx, s.Row(i))
 			if err != nil {
 				return nil, err
 			}

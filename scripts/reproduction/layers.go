@@ -167,7 +167,7 @@ func (t *layeredTask) measure(ctx context.Context, opts pipeline.TrainOptions, l
 				x = append(append(x, of.x[i*like.D:(i+1)*like.D]...), of.layers[i*width:(i+1)*width]...)
 			}
 		}
-		verdicts, err := d.VerdictsContext(ctx, x)
+		verdicts, err := d.Verdicts(ctx, x)
 		for _, v := range verdicts {
 			scores = append(scores, v.Score)
 			if v.OOD {

@@ -179,7 +179,8 @@ func (x *exposed) expose(ctx context.Context, opts pipeline.TrainOptions, n int)
 		return nil, nil, 0, nil, err
 	}
 	score := func(rows []float32) (all []float64, flagged float64) {
-		for _, v := range trained.Verdicts(rows) {
+		verdicts, _ := trained.Verdicts(context.Background(), rows) // fails only when cancelled
+		for _, v := range verdicts {
 			all = append(all, v.Score)
 			if v.OOD {
 				flagged += float64(d) / float64(len(rows))

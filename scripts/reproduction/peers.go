@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 
@@ -126,7 +127,8 @@ func queue(d *pipeline.Detector, training, folder [][]float32, order []int) []fl
 		before int // of its class
 	}
 	var rows []row
-	for i, v := range d.Verdicts(slices.Concat(training...)) {
+	verdicts, _ := d.Verdicts(context.Background(), slices.Concat(training...)) // fails only when cancelled
+	for i, v := range verdicts {
 		rows = append(rows, row{x: training[i], class: v.Class, sure: v.Confidence})
 	}
 	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(b.sure, a.sure) })

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"math/rand/v2"
@@ -57,7 +58,9 @@ func main() {
 	made.Training.Sets[0].Path = "/features" // no folder of the machine that made it
 	check(made.Save(filepath.Join("pipeline", "detector", "testdata", "version5.safetensors")))
 	fmt.Printf("%v %+v\n", made.Threshold, *made.Confidence)
-	for _, v := range made.Verdicts(rows) {
+	verdicts, err := made.Verdicts(context.Background(), rows)
+	check(err)
+	for _, v := range verdicts {
 		fmt.Printf("{%q, %d, %v, %v, %t, %v},\n", v.Class, v.Label, v.Confidence, v.Score, v.OOD, v.PValue)
 	}
 }

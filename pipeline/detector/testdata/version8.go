@@ -102,7 +102,9 @@ func main() {
 		made.Training.Sets[0].Path = "/features" // no folder of the machine that made it
 		check(made.Save(filepath.Join("pipeline", "detector", "testdata", fmt.Sprintf("version%d.safetensors", version))))
 		fmt.Printf("%v %v %+v\n", made.Threshold, made.PartNames(), *made.Confidence)
-		for _, v := range made.Verdicts(rows) {
+		verdicts, err := made.Verdicts(context.Background(), rows)
+		check(err)
+		for _, v := range verdicts {
 			fmt.Printf("{%q, %d, %v, %v, %t, %v},\n", v.Class, v.Label, v.Confidence, v.Score, v.OOD, v.PValue*31)
 		}
 	}

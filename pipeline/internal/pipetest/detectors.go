@@ -1,9 +1,11 @@
 package pipetest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"testing"
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -87,11 +89,22 @@ func RandomResidualDetector(rng *rand.Rand, layers, heads, d, classes int) *dete
 // threshold.
 func Calibrate(det *detector.Detector, x []float32) {
 	det.CalibrationScores = nil
-	for _, v := range det.Verdicts(x) {
+	verdicts, _ := det.Verdicts(context.Background(), x) // fails only when cancelled
+	for _, v := range verdicts {
 		det.CalibrationScores = append(det.CalibrationScores, v.Score)
 	}
 	slices.Sort(det.CalibrationScores)
 	det.Threshold = det.CalibrationScores[len(det.CalibrationScores)/2]
+}
+
+// Verdicts are a detector's on the rows x.
+func Verdicts(t testing.TB, det *detector.Detector, x []float32) []detector.Verdict {
+	t.Helper()
+	verdicts, err := det.Verdicts(t.Context(), x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return verdicts
 }
 
 // RandomRows returns rows near the centroids, every third far from them.

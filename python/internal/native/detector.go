@@ -224,7 +224,7 @@ func verdicts(c *call, o *opened, a rowsArguments, buffers []Buffer) (any, error
 	if len(buffers) == 4 { // scores alone, of which folds know nothing
 		judge.Folds = nil
 	}
-	all, err := judge.VerdictsContext(c.ctx, x)
+	all, err := judge.Verdicts(c.ctx, x)
 	if err != nil {
 		return nil, err
 	}

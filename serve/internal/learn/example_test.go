@@ -55,9 +55,12 @@ func ExampleRun() {
 	var reviews []store.Review
 	for range 20 {
 		x := point(3, 6)
-		v := old.Verdicts(x)[0]
+		v, err := old.Verdicts(ctx, x)
+		if err != nil {
+			log.Fatal(err)
+		}
 		id := store.NewID()
-		verdicts = append(verdicts, store.Verdict{ID: id, Source: "gate", Detector: "the file's hash", Model: old.Source.Fingerprint, Verdict: v, Features: x})
+		verdicts = append(verdicts, store.Verdict{ID: id, Source: "gate", Detector: "the file's hash", Model: old.Source.Fingerprint, Verdict: v[0], Features: x})
 		reviews = append(reviews, store.Review{ID: id, By: "Ada", Decision: store.IsNew, Class: "fox"})
 	}
 	if err := db.Add(ctx, verdicts); err != nil {

@@ -14,6 +14,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -79,7 +80,9 @@ func main() {
 		check(err)
 		entry := all[name]
 		entry.Threshold, entry.Verdicts = marshal(d.Threshold), nil
-		for _, v := range d.Verdicts(rows) {
+		verdicts, err := d.Verdicts(context.Background(), rows)
+		check(err)
+		for _, v := range verdicts {
 			entry.Verdicts = append(entry.Verdicts, marshal(frozen(v)))
 		}
 		all[name] = entry
