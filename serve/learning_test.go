@@ -75,7 +75,8 @@ func teachIn(t *testing.T, place string, change func(*Options)) *teaching {
 	if err != nil {
 		t.Fatal(err)
 	}
-	images, err := store.OpenImages(filepath.Join(dir, "images"), store.ImagesOptions{Keep: store.KeepAll})
+	images := &store.Images{Keep: store.KeepAll}
+	err = images.Open(filepath.Join(dir, "images"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,8 @@ func remembering(t *testing.T, change ...func(*Options)) (*world, store.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	images, err := store.OpenImages(filepath.Join(dir, "images"), store.ImagesOptions{})
+	images := &store.Images{}
+	err = images.Open(filepath.Join(dir, "images"))
 	if err != nil {
 		t.Fatal(err)
 	}

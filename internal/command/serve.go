@@ -29,7 +29,7 @@ import (
 type serving struct {
 	*command
 	opts                          serve.Options
-	keep                          store.ImagesOptions
+	keep                          store.Images
 	running                       *RunFlags
 	load                          func(string) (*detector.Detector, error)
 	files, shadows, listen, watch []string
@@ -198,7 +198,9 @@ func (v *serving) openStore(ctx context.Context) (err error) {
 	case strings.Contains(v.place, "://") && v.keepDir == "":
 		return Usagef("--store %s…: name the folder of images by --keep-dir, or keep none by --keep none", "postgres://")
 	default:
-		v.opts.Images, err = store.OpenImages(cmp.Or(v.keepDir, file+".images"), v.keep)
+		if err = v.keep.Open(cmp.Or(v.keepDir, file+".images")); err == nil {
+			v.opts.Images = &v.keep
+		}
 	}
 	return err
 }

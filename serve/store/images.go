@@ -29,18 +29,14 @@ const (
 	KeepNone Keep = "none"
 )
 
-// ImagesOptions bounds a folder of images.
-type ImagesOptions struct {
-	Keep     Keep          // "" means KeepOOD
-	MaxBytes int64         // the oldest are removed beyond it; 0 means 10 GiB
-	MaxAge   time.Duration // older ones are removed; 0 means never
-}
-
 // Images keeps the files of images in a folder, each under the SHA-256 of its bytes,
 // so that equal images are kept once. One process at a time keeps the bounds of a
 // folder; others may read it. Any number of goroutines may use it.
 type Images struct {
-	opts ImagesOptions
+	Keep     Keep          // "" means KeepOOD
+	MaxBytes int64         // the oldest are removed beyond it; 0 means 10 GiB
+	MaxAge   time.Duration // older ones are removed; 0 means never
+
 	root *os.Root
 
 	mu    sync.Mutex
@@ -62,32 +58,31 @@ type oldImage struct {
 // maxImage bounds what is read as an image.
 const maxImage = 1 << 30
 
-// OpenImages opens a folder of images, and creates it if there is none.
-func OpenImages(dir string, opts ImagesOptions) (*Images, error) {
-	switch opts.Keep = cmp.Or(opts.Keep, KeepOOD); opts.Keep {
+// Open opens a folder of images, and creates it if there is none.
+func (m *Images) Open(dir string) (err error) {
+	switch m.Keep = cmp.Or(m.Keep, KeepOOD); m.Keep {
 	case KeepOOD, KeepAll, KeepNone:
 	default:
-		return nil, options.Errorf("Keep", "%q is none of %s, %s, %s", opts.Keep, KeepOOD, KeepAll, KeepNone)
+		return options.Errorf("Keep", "%q is none of %s, %s, %s", m.Keep, KeepOOD, KeepAll, KeepNone)
 	}
-	if opts.MaxBytes = cmp.Or(opts.MaxBytes, 10<<30); opts.MaxBytes < 0 {
-		return nil, options.Errorf("MaxBytes", "%d is negative", opts.MaxBytes)
+	if m.MaxBytes = cmp.Or(m.MaxBytes, 10<<30); m.MaxBytes < 0 {
+		return options.Errorf("MaxBytes", "%d is negative", m.MaxBytes)
 	}
-	if opts.MaxAge < 0 {
-		return nil, options.Errorf("MaxAge", "%v is negative", opts.MaxAge)
+	if m.MaxAge < 0 {
+		return options.Errorf("MaxAge", "%v is negative", m.MaxAge)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
+		return err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
+	if m.root, err = os.OpenRoot(dir); err != nil {
+		return err
 	}
-	m := &Images{opts: opts, root: root, kept: map[hash]keptImage{}}
+	m.kept = map[hash]keptImage{}
 	if err := m.index(); err != nil {
-		return nil, errors.Join(fmt.Errorf("folder of images %s: %w", dir, err), root.Close())
+		return errors.Join(fmt.Errorf("folder of images %s: %w", dir, err), m.root.Close())
 	}
 	m.Evict(time.Now())
-	return m, nil
+	return nil
 }
 
 // index finds the images that are kept, and removes files that were not finished.
@@ -144,7 +139,7 @@ func (m *Images) Dir() string { return m.root.Name() }
 
 // Wants says whether the image of a verdict is to be kept.
 func (m *Images) Wants(v *Verdict) bool {
-	return m.opts.Keep == KeepAll || m.opts.Keep == KeepOOD && v.OOD
+	return m.Keep == KeepAll || m.Keep == KeepOOD && v.OOD
 }
 
 // Put keeps the image with this SHA-256, if it is not kept yet, and removes the oldest
@@ -154,8 +149,8 @@ func (m *Images) Put(sum string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if int64(len(data)) > m.opts.MaxBytes {
-		return options.Errorf("MaxBytes", "%d: the image alone has %d bytes", m.opts.MaxBytes, len(data))
+	if int64(len(data)) > m.MaxBytes {
+		return options.Errorf("MaxBytes", "%d: the image alone has %d bytes", m.MaxBytes, len(data))
 	}
 	m.mu.Lock()
 	_, kept := m.kept[name]
@@ -268,7 +263,7 @@ func (m *Images) Evict(now time.Time) {
 		image, kept := m.kept[oldest.name]
 		switch {
 		case !kept || !image.since.Equal(oldest.since): // removed, or kept again later
-		case m.bytes > m.opts.MaxBytes || m.opts.MaxAge > 0 && now.Sub(oldest.since) > m.opts.MaxAge:
+		case m.bytes > m.MaxBytes || m.MaxAge > 0 && now.Sub(oldest.since) > m.MaxAge:
 			if err := m.root.Remove(fileOf(oldest.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return // tried again next time
 			}

@@ -21,17 +21,16 @@ func picture(n, size int) (sum string, data []byte) {
 	return fmt.Sprintf("%x", sha256.Sum256(data)), data
 }
 
-func openImages(t *testing.T, dir string, opts ImagesOptions) *Images {
+func openImages(t *testing.T, dir string, m *Images) *Images {
 	t.Helper()
-	m, err := OpenImages(dir, opts)
-	must(t, err)
+	must(t, m.Open(dir))
 	t.Cleanup(func() { m.Close() })
 	return m
 }
 
 func TestImages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "images")
-	m := openImages(t, dir, ImagesOptions{MaxBytes: 1000})
+	m := openImages(t, dir, &Images{MaxBytes: 1000})
 	has := func(m *Images, n int) bool {
 		t.Helper()
 		sum, data := picture(n, 200)
@@ -71,7 +70,7 @@ func TestImages(t *testing.T) {
 		at := time.Now().Add(-time.Duration(i) * time.Hour)
 		must(t, os.Chtimes(file, at, at))
 	}
-	m = openImages(t, dir, ImagesOptions{MaxBytes: 1000, MaxAge: 150 * time.Minute})
+	m = openImages(t, dir, &Images{MaxBytes: 1000, MaxAge: 150 * time.Minute})
 	if m.Bytes() != 600 {
 		t.Errorf("%d bytes are kept of images younger than two and a half hours", m.Bytes())
 	}
@@ -89,13 +88,13 @@ func TestImages(t *testing.T) {
 
 func TestImagesWanted(t *testing.T) {
 	for keep, want := range map[Keep][2]bool{"": {false, true}, KeepOOD: {false, true}, KeepAll: {true, true}, KeepNone: {false, false}} {
-		m := openImages(t, t.TempDir(), ImagesOptions{Keep: keep})
+		m := openImages(t, t.TempDir(), &Images{Keep: keep})
 		if got := [2]bool{m.Wants(&Verdict{}), m.Wants(&Verdict{Verdict: detector.Verdict{OOD: true}})}; got != want {
 			t.Errorf("%q: %v, want %v", keep, got, want)
 		}
 	}
-	for _, bad := range []ImagesOptions{{Keep: "some"}, {MaxBytes: -1}, {MaxAge: -1}} {
-		if _, err := OpenImages(t.TempDir(), bad); err == nil {
+	for _, bad := range []*Images{{Keep: "some"}, {MaxBytes: -1}, {MaxAge: -1}} {
+		if err := bad.Open(t.TempDir()); err == nil {
 			t.Errorf("%+v", bad)
 		}
 	}
@@ -105,7 +104,7 @@ func TestImagesWanted(t *testing.T) {
 // but a regular file with the right bytes is an image.
 func TestImagesOfOthers(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
-	m := openImages(t, dir, ImagesOptions{})
+	m := openImages(t, dir, &Images{})
 	sum, data := picture(1, 50)
 	for _, name := range []string{"", "../x", strings.Repeat("g", 64), sum[:63], sum + "0", "../" + sum[3:]} {
 		if err := m.Put(name, data); err == nil {
@@ -144,7 +143,7 @@ func TestImagesOfOthers(t *testing.T) {
 }
 
 func TestImagesAtOnce(t *testing.T) {
-	m := openImages(t, t.TempDir(), ImagesOptions{MaxBytes: 2000})
+	m := openImages(t, t.TempDir(), &Images{MaxBytes: 2000})
 	var wait sync.WaitGroup
 	for range 4 {
 		wait.Go(func() {

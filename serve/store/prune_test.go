@@ -99,7 +99,8 @@ func TestBackup(t *testing.T) {
 	if must(t, err); got != want {
 		t.Errorf("%v, want %v", got, want)
 	}
-	images, err := OpenImages(filepath.Join(dir, "images"), ImagesOptions{})
+	images := &Images{}
+	err = images.Open(filepath.Join(dir, "images"))
 	must(t, err)
 	sum := strings.Repeat("ab", 32)
 	must(t, images.Put(sum, []byte("x")))
