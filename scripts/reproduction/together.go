@@ -22,6 +22,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // Images judged together: how much better new ones are found, and how many of those that
@@ -43,6 +44,7 @@ type judgedTogether struct {
 
 	Single, Together, Weight float64 // AUROC of new against known images
 	RTL, OODD, Told          float64 // likewise; Told of folders of mostTold images at most
+	Gaussian                 float64 // likewise, each image alone
 	Calibration              int
 	AtLeast                  int       // new, by the certificate
 	Broken                   bool      // a bound of the certificate does not hold
@@ -50,7 +52,12 @@ type judgedTogether struct {
 	PlainFalse, PlainPower   []float64 // of Benjamini and Hochberg's procedure on the single score
 }
 
-const mostTold = 600
+const (
+	mostTold = 600
+	// togetherGaussian is the score of one image that gains were measured against before
+	// scores were chosen by class hold-out.
+	togetherGaussian = "mds"
+)
 
 // folderTask is where folders come from.
 type folderTask struct {
@@ -151,10 +158,15 @@ func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, di
 	}
 	rest, calibrates := detector.Splits["calibration"], t.rows*len(classes)/4
 	var trained [][]float32
+	var labelled []int64
 	for i, row := range known {
 		if !slices.Contains(rest, i) {
-			trained = append(trained, row)
+			trained, labelled = append(trained, row), append(labelled, y[i])
 		}
+	}
+	gaussian, err := posthoc.Fit(ctx, togetherGaussian, posthoc.Input{Train: posthoc.NewData(slices.Concat(trained...), d, labelled, len(classes))})
+	if err != nil {
+		return nil, err
 	}
 	scores := map[int]float64{}
 	if err := detector.EachVerdict(ctx, func(i int) []float32 { return known[i] }, rest, func(i int, v pipeline.Verdict) { scores[i] = v.Score }); err != nil {
@@ -184,7 +196,7 @@ func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, di
 				for _, i := range rest[calibrates:][:size-of] {
 					old = append(old, known[i])
 				}
-				j, err := judgeFolder(ctx, &calibrated, trained, old, fresh[:of], random, folder == 0)
+				j, err := judgeFolder(ctx, &calibrated, gaussian, trained, old, fresh[:of], random, folder == 0)
 				if err != nil {
 					return nil, err
 				}
@@ -197,7 +209,7 @@ func (t *folderTask) measure(ctx context.Context, opts pipeline.TrainOptions, di
 }
 
 // judgeFolder judges a folder of known and new rows.
-func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fresh [][]float32, random *rand.Rand, peers bool) (j judgedTogether, err error) {
+func judgeFolder(ctx context.Context, d *pipeline.Detector, gaussian posthoc.Scorer, training, known, fresh [][]float32, random *rand.Rand, peers bool) (j judgedTogether, err error) {
 	folder := slices.Concat(known, fresh)
 	r, err := pipeline.Discover(ctx, pipeline.DiscoverOptions{Detect: pipeline.DetectOptions{Detector: d}, Rows: slices.Concat(folder...), Seed: random.Uint64()})
 	if err != nil {
@@ -221,6 +233,10 @@ func judgeFolder(ctx context.Context, d *pipeline.Detector, training, known, fre
 		if peers && len(folder) <= mostTold {
 			j.Told = auroc(told(training, folder, k))
 		}
+		if err := gaussian.Score(ctx, scores, posthoc.Batch{Features: slices.Concat(folder...)}); err != nil {
+			return j, err
+		}
+		j.Gaussian = auroc(scores)
 	}
 	for _, b := range r.Bounds {
 		wrong := 0
@@ -368,18 +384,21 @@ func printTogether(w io.Writer, all []judgedTogether) {
 	}
 	head("ranked by", "AUROC by itself", togetherShares[1:])
 	for _, k := range keys {
-		single, _ := meanTogether(byKey[k], true, func(j judgedTogether) float64 { return 100 * cmp.Or(j.Single, math.NaN()) })
+		single, joint := func(j judgedTogether) float64 { return j.Single }, func(j judgedTogether) float64 { return j.Together }
 		for _, by := range []struct {
-			name string
-			of   func(judgedTogether) float64
+			name      string
+			of, above func(judgedTogether) float64
 		}{
-			{"together", func(j judgedTogether) float64 { return j.Together }},
-			{"RTL", func(j judgedTogether) float64 { return j.RTL }},
-			{"OODD", func(j judgedTogether) float64 { return j.OODD }},
-			{"told what is new", func(j judgedTogether) float64 { return j.Told }},
+			{"together", joint, single},
+			{"RTL", func(j judgedTogether) float64 { return j.RTL }, single},
+			{"OODD", func(j judgedTogether) float64 { return j.OODD }, single},
+			{"told what is new", func(j judgedTogether) float64 { return j.Told }, single},
+			{"together, above " + togetherGaussian, joint, func(j judgedTogether) float64 { return j.Gaussian }},
 		} {
-			row(k, by.name, fmt.Sprintf("%.1f", single), togetherShares[1:], func(group []judgedTogether) string {
-				gain, e := meanTogether(group, true, func(j judgedTogether) float64 { return 100 * (cmp.Or(by.of(j), math.NaN()) - j.Single) })
+			above := func(j judgedTogether) float64 { return 100 * cmp.Or(by.above(j), math.NaN()) }
+			alone, _ := meanTogether(byKey[k], true, above)
+			row(k, by.name, fmt.Sprintf("%.1f", alone), togetherShares[1:], func(group []judgedTogether) string {
+				gain, e := meanTogether(group, true, func(j judgedTogether) float64 { return 100*cmp.Or(by.of(j), math.NaN()) - above(j) })
 				return fmt.Sprintf("%+.1f±%.1f", gain, e)
 			})
 		}
