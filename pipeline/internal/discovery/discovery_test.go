@@ -313,6 +313,33 @@ func TestManyKinds(t *testing.T) {
 	}
 }
 
+// TestSmallFolders: the same excess has the less weight the smaller a folder is, since chance
+// is larger there.
+func TestSmallFolders(t *testing.T) {
+	rows := func(n, beyond int, score float64) (rows []pooled) {
+		for i := range n {
+			l := float64(i) / float64(n)
+			if i < beyond {
+				l = 2
+			}
+			rows = append(rows, pooled{ranked: l, score: l + score})
+		}
+		return rows
+	}
+	of := func(r pooled) float64 { return r.ranked }
+	p := pool{scale: 1}
+	for _, test := range []struct {
+		folder int
+		of     float64 // the weight of a large folder
+	}{{120, .4}, {150, .5}, {300, 1}, {1200, 1}} {
+		known, folder := rows(10, 0, 0), rows(test.folder, test.folder/3, 1) // the sum says nothing
+		e, _ := excess(each(known, of), each(folder, of))
+		if got, want := p.weight(known, folder), min(mostRank, test.of*rankSlope*e); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%d rows: weight %g, want %g", test.folder, got, want)
+		}
+	}
+}
+
 // TestFew: nothing is promised, and nothing fails, with few rows.
 func TestFew(t *testing.T) {
 	w := world{rand.New(rand.NewPCG(7, 8))}

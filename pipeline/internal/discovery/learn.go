@@ -71,7 +71,8 @@ const (
 	// held out of CIFAR-10 and of half of the superclasses of CIFAR-100, with ViT-Tiny.
 	penalty = 3
 	// The weight of the score that ranks is rankSlope times the excess of the folder beyond
-	// rankErrors standard errors, mostRank at most, or weakSlope times the standard errors by which
+	// rankErrors standard errors, less for folders of fewer than steadyFolder rows, whose excess is
+	// more often chance, and mostRank at most, or weakSlope times the standard errors by which
 	// the folder exceeds more than weakErrors, in the mean of l and of the sum, if that is more. It
 	// is not more than the mean by how likely each weight makes the ranks of the folder among the
 	// known rows, as of the list, but w by penalty + likelySlope·w less likely beforehand: that is
@@ -80,6 +81,7 @@ const (
 	// Imagenette and ten of the superclasses of CIFAR-100, also against many classes at once and
 	// ten classes of CIFAR-100 against the others.
 	rankSlope, rankErrors, mostRank    = 12, 2, 3
+	steadyFolder                       = 300
 	weakSlope, weakErrors, likelySlope = .3, 1.5, .5
 	// leastAgain is the least weight by which rows are new for what is learned once more.
 	leastAgain = .5
@@ -578,7 +580,8 @@ func (p *pool) weight(known, folder []pooled) float64 {
 	sum := func(r pooled) float64 { return r.ranked - r.score/p.scale }
 	e, alone := excess(each(known, l), each(folder, l))
 	_, joint := excess(each(known, sum), each(folder, sum))
-	return max(min(mostRank, rankSlope*e), weakSlope*((alone+joint)/2-weakErrors))
+	slope := rankSlope * min(1, float64(len(folder))/steadyFolder)
+	return max(min(mostRank, slope*e), weakSlope*((alone+joint)/2-weakErrors))
 }
 
 // excess returns how much more of the folder than of the known rows lies high: the largest,
