@@ -64,7 +64,7 @@ func firstSize(ctx context.Context, items []images.Item, reading preprocess.Read
 		data, err := item.Read(nil)
 		if err == nil {
 			var img *image.NRGBA
-			if img, err = item.Decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels, Reading: reading}); err == nil {
+			if img, err = item.Decode(ctx, data, preprocess.DecodeOptions{Reading: reading}); err == nil {
 				return img.Rect.Size(), nil
 			}
 		}

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -78,6 +79,7 @@ func (item *Item) Grey16(data []byte) bool {
 
 // Decode returns the image, given what Read returned.
 func (item *Item) Decode(ctx context.Context, data []byte, opts preprocess.DecodeOptions) (*image.NRGBA, error) {
+	opts.MaxPixels = cmp.Or(opts.MaxPixels, preprocess.DefaultMaxPixels)
 	switch {
 	case item.decoded():
 		img, err := fromPixels(item.memory.pixels, opts.MaxPixels)

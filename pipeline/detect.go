@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +86,6 @@ func (j Judgement) Image(ctx context.Context, opts preprocess.DecodeOptions) (im
 	if j.SetAside != "" {
 		item = images.Item{Path: item.Path, File: j.SetAside, Label: -1}
 	}
-	opts.MaxPixels = cmp.Or(opts.MaxPixels, preprocess.DefaultMaxPixels)
 	img, _, err := item.Image(ctx, opts)
 	if err != nil {
 		return nil, err // not an interface that holds nil

@@ -106,7 +106,7 @@ func cutDemo(ctx context.Context, photos, out, images string) error {
 		if err != nil {
 			return err
 		}
-		photo, err := preprocess.Decode(ctx, data, preprocess.DecodeOptions{MaxPixels: preprocess.DefaultMaxPixels})
+		photo, err := preprocess.Decode(ctx, data, preprocess.DecodeOptions{})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

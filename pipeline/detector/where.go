@@ -97,7 +97,7 @@ func (e *Explainer) mask(ctx context.Context, item images.Item, maxPixels int64,
 	if err != nil {
 		return nil, err
 	}
-	img, _, err := item.Image(ctx, preprocess.DecodeOptions{MaxPixels: cmp.Or(maxPixels, preprocess.DefaultMaxPixels), Reading: reading})
+	img, _, err := item.Image(ctx, preprocess.DecodeOptions{MaxPixels: maxPixels, Reading: reading})
 	if err != nil {
 		return nil, err
 	}
