@@ -60,17 +60,15 @@ type StreamOptions struct {
 	// Memory bounds the bytes that are read ahead, and those of images that wait or are
 	// in work: each takes half of it. 0 is 256 MiB.
 	Memory int64
-	// Requests is how many reads are on their way at once; 0 is 64.
-	Requests int
 }
 
 const (
-	defaultMemory   = 256 << 20
-	defaultRequests = 64
-	pieceSize       = 4 << 20
-	usualSize       = 100 << 10 // of an image
-	unknownSize     = 1 << 20   // what is set aside for an image whose size nobody said, at first
-	mostUnknown     = 8 << 20   // and when larger ones were seen
+	defaultMemory = 256 << 20
+	mostRequests  = 64 // reads that are on their way at once
+	pieceSize     = 4 << 20
+	usualSize     = 100 << 10 // of an image
+	unknownSize   = 1 << 20   // what is set aside for an image whose size nobody said, at first
+	mostUnknown   = 8 << 20   // and when larger ones were seen
 )
 
 // A Reading is a [Stream] of the images of units, in order.
@@ -116,14 +114,14 @@ type piece struct {
 // Stream begins to read the units with the given indices, one after another. It must be
 // closed.
 func (l *Sources) Stream(ctx context.Context, units []int, opts StreamOptions) *Reading {
-	opts.Memory, opts.Requests = cmp.Or(opts.Memory, defaultMemory), cmp.Or(opts.Requests, defaultRequests)
+	opts.Memory = cmp.Or(opts.Memory, defaultMemory)
 	half := max(opts.Memory/2, pieceSize)
 	ctx, cancel := context.WithCancel(ctx)
 	group, ctx := parallel.WithContext(ctx)
 	s := &Reading{
 		listing: l, opts: opts, units: units, half: half, cancel: cancel, group: group,
 		images: semaphore.NewWeighted(half), ahead: semaphore.NewWeighted(half),
-		pieces: make(chan *piece, opts.Requests), reads: make(chan *piece), out: make(chan given, 64),
+		pieces: make(chan *piece, mostRequests), reads: make(chan *piece), out: make(chan given, 64),
 	}
 	s.total = opts.Before
 	for _, unit := range units {
@@ -256,7 +254,7 @@ func (s *Reading) send(ctx context.Context, p *piece) bool {
 		return true
 	default:
 	}
-	if s.workers < s.opts.Requests {
+	if s.workers < mostRequests {
 		s.workers++
 		s.group.Go(func() error { s.work(ctx, p); return nil })
 		return true
