@@ -1,11 +1,13 @@
 package extractor
 
 import (
+	"bytes"
 	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,7 +19,9 @@ import (
 
 	ort "github.com/yalue/onnxruntime_go"
 
+	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // ErrNoRuntime is wrapped by errors of [FindRuntime] and [InitRuntime] when there is no
@@ -312,4 +316,128 @@ func RuntimeVersion() string {
 		return ""
 	}
 	return ort.GetVersion()
+}
+
+// ErrRunMemory is wrapped by the error of a model whose runs want more memory for
+// tensors than a session may have, without the weights: three quarters of the
+// machine's or the control group's, or half of what the process may map.
+var ErrRunMemory = errors.New("its tensors take too much memory")
+
+// runMemory returns how many bytes the tensors of a session's runs may take in all.
+var runMemory = sync.OnceValue(func() int64 { return min(spill.Default()/2*3, mostMapped()/2) })
+
+// foldMemory returns how many bytes onnxruntime may give to a tensor that it computes
+// from constants while it loads a graph of so many bytes: more than its weights take as
+// float32, and at most the default of onnxruntime.
+func foldMemory(graph int64) int64 { return min(max(64<<20, 8*graph), 1<<30) }
+
+// refused matches the errors of onnxruntime about an arena that is full, and about
+// memory that the system does not give.
+var refused = regexp.MustCompile(`Available memory of [0-9]+ is smaller than requested bytes|Failed to allocate memory for requested buffer|std::bad_alloc`)
+
+// arenas counts the sessions that are being made. onnxruntime gives a session the
+// arena that is registered meanwhile. The session keeps it, so that it is freed with
+// the session.
+var arenas struct {
+	sync.Mutex
+	making int
+}
+
+// bounded has a session made that takes memory for tensors from an arena of limited
+// size. Sessions that are made at the same time share one.
+func (m *Model) bounded(options *ort.SessionOptions, make func() error) (err error) {
+	if err := errors.Join(
+		options.AddSessionConfigEntry("session.use_env_allocators", "1"),
+		options.AddSessionConfigEntry("optimization.constant_folding_max_output_size_in_bytes", strconv.FormatInt(foldMemory(m.bytes), 10)),
+	); err != nil {
+		return err
+	}
+	memory, err := ort.GetMemoryInfo()
+	if err != nil {
+		return err
+	}
+	arenas.Lock()
+	if arenas.making == 0 {
+		var limits *ort.ArenaCfg
+		if limits, err = ort.NewArenaCfg(int(runMemory()), -1, -1, -1); err == nil {
+			err = ort.CreateAndRegisterAllocator(memory, limits)
+			limits.Destroy()
+		}
+	}
+	if err == nil {
+		arenas.making++
+	}
+	arenas.Unlock()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		arenas.Lock()
+		defer arenas.Unlock()
+		if arenas.making--; arenas.making == 0 {
+			err = errors.Join(err, ort.UnregisterAllocator(memory))
+		}
+	}()
+	return make()
+}
+
+// What [Products] returns.
+const (
+	ExactProducts      = "exact"
+	SaturatingProducts = "saturating"
+	UnknownProducts    = "unknown" // the library does not say
+)
+
+// Products says what the loaded onnxruntime makes of products of 8-bit numbers
+// on this machine's processor. On x86-64 with AVX2 and without VNNI sums of two
+// of them are cut off at 16 bits, so that a quantised model has other features
+// there than elsewhere. The answer is that of a small graph which is run once.
+func Products() string { return products() }
+
+var products = sync.OnceValue(func() string {
+	if err := InitRuntime(""); err != nil {
+		return UnknownProducts
+	}
+	sum, err := sumOfProducts()
+	switch {
+	case err != nil:
+		return UnknownProducts
+	case sum == productsLength*255*127:
+		return ExactProducts
+	case sum == productsLength/2*math.MaxInt16:
+		return SaturatingProducts
+	default:
+		return UnknownProducts
+	}
+})
+
+// productsLength is the number of products that are added up, and the size of
+// the matrices otherwise: what every kernel takes.
+const productsLength = 16
+
+// sumOfProducts multiplies the largest numbers by the largest weights.
+func sumOfProducts() (sum int32, err error) {
+	const n = productsLength
+	g, err := onnx.New(13, "mlrbfn", "")
+	if err != nil {
+		return 0, err
+	}
+	g.Output("sum", g.Op("MatMulInteger", g.Input("x", onnx.Uint8, n, n), g.Input("w", onnx.Int8, n, n)), onnx.Int32, n, n)
+	var graph bytes.Buffer
+	if err := g.Write(&graph); err != nil {
+		return 0, err
+	}
+	x, xErr := ort.NewTensor(ort.NewShape(n, n), bytes.Repeat([]byte{255}, n*n))
+	w, wErr := ort.NewTensor(ort.NewShape(n, n), slices.Repeat([]int8{127}, n*n))
+	out, err := ort.NewEmptyTensor[int32](ort.NewShape(n, n))
+	if err := errors.Join(xErr, wErr, err); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, x.Destroy(), w.Destroy(), out.Destroy()) }()
+	session, err := ort.NewDynamicAdvancedSessionWithONNXData(graph.Bytes(), []string{"x", "w"}, []string{"sum"}, nil)
+	if err != nil {
+		return 0, err
+	}
+	err = session.Run([]ort.Value{x, w}, []ort.Value{out})
+	return out.GetData()[0], errors.Join(err, session.Destroy())
 }

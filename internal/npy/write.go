@@ -117,3 +117,40 @@ func WriteFile[T Element](path string, values []T, shape ...int) error {
 		return nw.Close()
 	})
 }
+
+// MostHalf is the largest float16.
+const MostHalf = 65504
+
+// ErrHalf says that a value is no number of float16.
+var ErrHalf = fmt.Errorf("it is beyond ±%d, where float16 ends", MostHalf)
+
+// widen converts the bits of a float16, exactly.
+func widen(h uint16) float32 { return float16.Frombits(h).Float32() }
+
+// Narrow returns the bits of the float16 that is nearest to a value, the even one of
+// two. Values beyond ±MostHalf become infinite, and NaN stays one.
+func Narrow(v float32) uint16 { return float16.Fromfloat32(v).Bits() }
+
+// Round rounds values to float16.
+func Round(values []float32) {
+	for i, v := range values {
+		values[i] = widen(Narrow(v))
+	}
+}
+
+// MostValue bounds the absolute values of features on disk: a square of anything larger is
+// not a float32. No backbone that works gives such values.
+const MostValue = 1e18
+
+// CheckValues returns an error if a value is not finite or beyond MostValue.
+func CheckValues(values []float32) error {
+	for _, v := range values {
+		if !(math.Abs(float64(v)) <= MostValue) {
+			if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+				return fmt.Errorf("the value %g is not finite", v)
+			}
+			return fmt.Errorf("the value %g is beyond ±%g", v, MostValue)
+		}
+	}
+	return nil
+}
