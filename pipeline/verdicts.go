@@ -228,11 +228,7 @@ func createVerdicts(to VerdictParts, work Work, known, again func(path string) b
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.Close())
-		}
-	}()
+	defer disk.OnError(&err, w.Close)
 	if to.Force {
 		return w, w.recover(known)
 	}

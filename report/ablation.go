@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -158,10 +157,7 @@ func DrawAblation(dir string, results []metrics.Measurement, depth bool, steps [
 			file := filepath.Join(dir, "figures", name+"."+format)
 			err = os.MkdirAll(filepath.Dir(file), 0o777)
 			if err == nil {
-				err = disk.Write(file, func(w io.Writer) error {
-					_, err := w.Write(picture)
-					return err
-				})
+				err = disk.Write(file, disk.Bytes(picture))
 			}
 			if err != nil {
 				return err

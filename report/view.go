@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"net/url"
 	"os"
@@ -471,10 +470,7 @@ func (v *view) writeFigures(dir string) error {
 		if err != nil {
 			return err
 		}
-		return disk.Write(filepath.Join(dir, f.Name+".svg"), func(w io.Writer) error {
-			_, err := w.Write(svg)
-			return err
-		})
+		return disk.Write(filepath.Join(dir, f.Name+".svg"), disk.Bytes(svg))
 	})
 }
 

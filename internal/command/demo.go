@@ -83,10 +83,7 @@ func runDemo(ctx context.Context, photos, out, model string, s Streams) error {
 		err = run(&table, "detect", "--detector", detector, "--format", "csv", filepath.Join(images, "new"))
 	}
 	if err == nil {
-		err = disk.Write(verdicts, func(w io.Writer) error {
-			_, err := w.Write(table.Bytes())
-			return err
-		})
+		err = disk.Write(verdicts, disk.Bytes(table.Bytes()))
 	}
 	if err != nil {
 		return err

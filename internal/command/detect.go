@@ -611,13 +611,8 @@ func (d *detecting) picturedLine(ctx context.Context, axes *evaluation.MapAxes, 
 
 // judgeOf identifies a detector with the options that its verdicts depend on.
 func judgeOf(file string, opts pipeline.DetectOptions, explain string) (string, error) {
-	f, err := disk.Open(file, disk.Values)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
 	hash := sha256.New()
-	if _, err := io.Copy(hash, f); err != nil {
+	if err := disk.Copy(context.Background(), hash, file, disk.Values); err != nil {
 		return "", err
 	}
 	fmt.Fprintf(hash, "\x00threshold %v\x00explain %s\x00model %s\x00pixels %d\x00time %v\x00device %s", opts.Detector.Threshold, explain,

@@ -77,10 +77,7 @@ func addSign(c *command) {
 		if err != nil {
 			return fmt.Errorf("--key %s: %w", *key, err)
 		}
-		err = disk.Write(file+signature.Suffix, func(w io.Writer) error {
-			_, err := w.Write(text)
-			return err
-		})
+		err = disk.Write(file+signature.Suffix, disk.Bytes(text))
 		if err != nil {
 			return err
 		}

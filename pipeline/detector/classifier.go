@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -80,7 +79,7 @@ func exportClassifier(ctx context.Context, opts ExportOptions) error {
 		return fmt.Errorf("export detector: %w", err)
 	}
 	for name, text := range files {
-		fill := func(w io.Writer) error { _, err := w.Write(text); return err }
+		fill := disk.Bytes(text)
 		if err := disk.Write(filepath.Join(opts.Out, name), fill); err != nil {
 			return fmt.Errorf("export detector: %w", err)
 		}

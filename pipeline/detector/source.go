@@ -13,6 +13,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 )
 
 // Source says how the features of a detector were made, so that those of new
@@ -108,11 +109,7 @@ func (d *Detector) OpenBackbone(ctx context.Context, dir string, opts extractor.
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, model.Close())
-		}
-	}()
+	defer disk.OnError(&err, model.Close)
 	if model.Dim() != d.Dim() {
 		return nil, fmt.Errorf("model %s gives %d features and the detector reads %d: %w", dir, model.Dim(), d.Dim(), ErrOtherModel)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
@@ -85,11 +86,7 @@ func (d *Detector) openTraining(ctx context.Context, dirs []string, layers []fea
 		return nil, err
 	}
 	t := &TrainingData{Sets: sets, Unverified: len(d.Training.Sets) == 0}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.Close())
-		}
-	}()
+	defer disk.OnError(&err, t.Close)
 	for _, s := range sets {
 		to := make([]int64, len(s.Classes))
 		for i, class := range s.Classes {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -155,11 +156,7 @@ func Summarise(ctx context.Context, o SummaryOptions) (_ *Summary, err error) {
 	o.Points, o.Closest = cmp.Or(o.Points, 600), cmp.Or(o.Closest, 24)
 	d := o.Detector
 	s := &Summary{Detector: d, Validation: d.Validation}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
+	defer disk.OnError(&err, s.Close)
 	if !o.FileOnly {
 		s.data, err = d.OpenTraining(ctx, o.Features)
 		switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -120,11 +121,7 @@ func Open(ctx context.Context, opts Options) (_ *Data, err error) {
 		return nil, errors.Join(err, space.Close())
 	}
 	data := &Data{Table: t, Options: opts, space: space}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, data.Close())
-		}
-	}()
+	defer disk.OnError(&err, data.Close)
 	if err := data.sameFeatures(ctx); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -280,7 +281,7 @@ func (r *Report) features(ctx context.Context, s seer) ([][]float64, error) {
 	var off []float64
 	for i := range n {
 		cosines[i][i] = math.Inf(-1)
-		at := largest(cosines[i])
+		at := linalg.ArgMax(cosines[i])
 		r.Images[i].Nearest, r.Images[i].Cosine = r.Images[at].Path, cosines[i][at]
 		for j := range n {
 			if i != j {
@@ -354,7 +355,7 @@ func (r *Report) normalisations(ctx context.Context, s seer) error {
 		for i, row := range cosines {
 			try.each = append(try.each, row[i])
 			row[i] = math.Inf(-1)
-			try.Margin += (try.each[i] - row[largest(row)]) / float64(len(cosines))
+			try.Margin += (try.each[i] - row[linalg.ArgMax(row)]) / float64(len(cosines))
 		}
 		try.Mirror = stat.Mean(try.each, nil)
 		r.Normalisations = append(r.Normalisations, try)
@@ -427,7 +428,7 @@ func (r *Report) compare(ctx context.Context, other *extractor.Model, pictures [
 	ours, others := pairs(features, features), pairs(theirs, theirs)
 	for i := range features {
 		ours[i][i], others[i][i] = math.Inf(-1), math.Inf(-1)
-		if largest(ours[i]) == largest(others[i]) {
+		if linalg.ArgMax(ours[i]) == linalg.ArgMax(others[i]) {
 			r.Against.SameNearest += 1 / float64(len(features))
 		}
 	}
@@ -513,15 +514,6 @@ func pairs(a, b [][]float64) [][]float64 {
 		}
 	}
 	return cosines
-}
-
-func largest(row []float64) (at int) {
-	for i, v := range row {
-		if v > row[at] {
-			at = i
-		}
-	}
-	return at
 }
 
 func meanOf(rows [][]float64) []float64 {
