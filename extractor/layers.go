@@ -31,7 +31,9 @@ const mostLayers = 4
 // layer is a value of the graph that features are pooled from.
 type layer struct {
 	name    string
+	row     []int64 // shape of the value for an image
 	pool    layerPooling
+	pooled  bool     // by the session already
 	patches *patched // whose patches are described, in the place of a pooled value; nil for none
 }
 
@@ -216,11 +218,30 @@ func (m *Model) poolLayers() (err error) {
 			}
 			continue
 		}
+		l.row = out.row
 		if l.pool, err = newLayerPooling(out.row, m.Spec.Height, m.Spec.Width); err != nil {
 			return options.Errorf("Layers", "%s: %w", l.name, err)
 		}
 	}
 	return nil
+}
+
+// poolMaps has a new session pool the layers that are maps: to hand them over, onnxruntime
+// would first have to bring them into another order.
+func (m *Model) poolMaps(ctx context.Context) error {
+	any := false
+	for i := range m.layers {
+		l := &m.layers[i]
+		l.pooled = l.patches == nil && len(l.row) == 3 && l.pool.dim == int(l.row[0])
+		any = any || l.pooled
+	}
+	if !any {
+		return nil
+	}
+	if err := errors.Join(m.session.Destroy(), m.newSession()); err != nil {
+		return err
+	}
+	return m.measure(ctx)
 }
 
 // newLayerPooling plans how a layer becomes one row: of tokens [T, D] with a class token

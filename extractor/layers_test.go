@@ -185,3 +185,38 @@ func TestBlockEndsOfExports(t *testing.T) {
 		}
 	}
 }
+
+// TestMapsArePooled: the mean of a map, which the session takes, follows the embedding for each
+// image of a batch.
+func TestMapsArePooled(t *testing.T) {
+	t.Parallel()
+	testenv.Runtime(t)
+	model := testModel(t, 6, 8, graph([]TensorInfo{floats("image", -1, 3, 6, 8)}, []TensorInfo{floats("features", -1, 144)},
+		node("Relu", "image", "block.1"), node("Flatten", "block.1", "features")))
+	m, err := OpenModel(t.Context(), model, Options{Layers: []string{"block.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	r, err := m.NewRunner(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i := range 2 {
+		for k := range r.Input(i) {
+			r.Input(i)[k] = float32((i+2)*k%23) - 11
+		}
+	}
+	if err := r.Run(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		row := r.Features(i)
+		for c, got := range row[144:] {
+			if want := meanOf(row, 48*c, 1, 48); len(row) != 147 || math.Abs(float64(got)-want) > 1e-5 {
+				t.Errorf("image %d, channel %d: %g of %d, want %g", i, c, got, len(row), want)
+			}
+		}
+	}
+}

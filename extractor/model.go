@@ -467,6 +467,9 @@ func (m *Model) open(ctx context.Context, opts Options) error {
 	if err == nil {
 		err = m.poolLayers()
 	}
+	if err == nil {
+		err = m.poolMaps(ctx)
+	}
 	if err != nil {
 		if p := opts.Patches; p != nil { // of another graph, perhaps
 			_, other := m.placesOf(ctx, p, true)

@@ -12,11 +12,11 @@ func init() {
 // addFeatures adds the features [batch, D]: the embedding, then the layers.
 func (m *Model) addFeatures(g *onnx.Model) onnx.Value {
 	all := []onnx.Value{m.pool.add(g, g.Value(m.Output()), m.outputs[0].row)}
-	for i, l := range m.layers {
+	for _, l := range m.layers {
 		v := g.Value(l.name)
 		switch {
 		case l.patches == nil:
-			v = l.pool.add(g, v, m.outputs[len(m.outputs)-len(m.layers)+i].row)
+			v = l.pool.add(g, v, l.row)
 		default:
 			v = l.patches.addColumns(g, v)
 		}
@@ -28,11 +28,15 @@ func (m *Model) addFeatures(g *onnx.Model) onnx.Value {
 	return g.Node("Concat", all, onnx.Int("axis", 1))
 }
 
-// addOutputs adds what the session has of each layer: the value, or how far its patches are.
+// addOutputs adds what the session has of each layer: the value, its mean over the places of
+// a map, or how far its patches are.
 func (m *Model) addOutputs(g *onnx.Model) (all []onnx.Value) {
 	for _, l := range m.layers {
 		v := onnx.Value(l.name)
-		if l.patches != nil && l.patches.PatchNode != nil {
+		switch {
+		case l.pooled:
+			v = g.Op("GlobalAveragePool", g.Cast(v, onnx.Float))
+		case l.patches != nil && l.patches.PatchNode != nil:
 			v = l.patches.addDistances(g, v)
 		}
 		all = append(all, v)

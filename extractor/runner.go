@@ -210,6 +210,8 @@ func (r *Runner) Run(ctx context.Context, n int) error {
 		r.patches[i] = nil
 		for k, out := range outs {
 			switch l := r.model.layers[k]; {
+			case l.pooled:
+				row = row[copy(row, out.floats(i)):]
 			case l.patches == nil:
 				l.pool.apply(row[:l.pool.dim], out.floats(i))
 				row = row[l.pool.dim:]
