@@ -108,6 +108,9 @@ const (
 // fixedWeights are those of data that are too few for class hold-out.
 var fixedWeights = map[string]float64{detector.DensityPart: 2, detector.DecisionPart: 1, "gen": 1, "fdbd-s": 1}
 
+// fixedLayers is what the layers have together beside fixedWeights, half of it of the density's.
+const fixedLayers = 2.
+
 // weigh returns the weights of candidates by their AUROC on classes that were left
 // out in so many folds. Few folds say little: the fixed weights have a share then,
 // ½ with four folds and nothing from ten on.
@@ -130,15 +133,25 @@ func weigh(candidates []candidate, auroc map[string]float64, folds int) map[stri
 	}
 	weights[detector.DensityPart] += always
 	share := max(0, float64(mostFolds-folds)/12)
-	sum = 0
-	for _, w := range fixedWeights {
-		sum += w
-	}
 	if share == 0 {
 		return weights
 	}
+	fixed, layers := maps.Clone(fixedWeights), []string{}
 	for _, c := range candidates {
-		if w := (1-share)*weights[c.name] + share*fixedWeights[c.name]*(sumWeights+always)/sum; w > 0 {
+		if _, ok := auroc[c.name]; ok && c.layer != "" && !c.patches {
+			layers = append(layers, c.name)
+		}
+	}
+	for _, name := range layers {
+		fixed[name] = fixedLayers / float64(len(layers))
+		fixed[detector.DensityPart] -= fixed[name] / 2
+	}
+	sum = 0
+	for _, c := range candidates {
+		sum += fixed[c.name]
+	}
+	for _, c := range candidates {
+		if w := (1-share)*weights[c.name] + share*fixed[c.name]*(sumWeights+always)/sum; w > 0 {
 			weights[c.name] = w
 		}
 	}
@@ -730,11 +743,8 @@ func (o *Options) without(values map[string]float64) map[string]float64 {
 	return kept
 }
 
-// leastGain is the mean AUROC on classes left out that layers must add to be parts.
-const leastGain = 0.005
-
-// layerWeights returns the weights of the parts by all folds but one: with layers where
-// these find more of the classes that were left out, else without.
+// layerWeights returns the weights of the parts by all folds but one: without layers where
+// these find more of the classes that were left out, else with.
 func (h *holdOut) layerWeights(but int) map[string]float64 {
 	aurocs := h.aurocs(but)
 	with := h.t.Options.without(weigh(h.t.candidates(), aurocs, len(h.folds)))
@@ -742,7 +752,7 @@ func (h *holdOut) layerWeights(but int) map[string]float64 {
 		delete(aurocs, detector.LayerPart(h.t.layers, i))
 	}
 	without := h.t.Options.without(weigh(candidates, aurocs, len(h.folds)))
-	if len(h.t.layers) == 0 || h.found(but, with) < h.found(but, without)+leastGain {
+	if len(h.t.layers) == 0 || h.found(but, with) < h.found(but, without) {
 		return without
 	}
 	return with
