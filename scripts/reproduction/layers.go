@@ -11,8 +11,10 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline"
+	"github.com/mlrbfn/mlrbfn/posthoc"
 )
 
 // What layers of the model add to the default score: the same trainings with and without.
@@ -46,6 +48,7 @@ type layeredTask struct {
 	classes          []string
 	train            wide
 	known, near, far wide
+	said             []float64 // the scores of known and near rows, without layers
 }
 
 // runLayers measures all tasks and prints them.
@@ -60,6 +63,7 @@ func (e *experiment) runLayers(ctx context.Context, w io.Writer, models []string
 			return err
 		}
 		var gains, rows [][]float64
+		var all layersTold
 		line := func(name string, v []float64, gain string) {
 			fmt.Fprintf(w, "| %s | %s | %.1f; %.1f | %s | %.1f; %.1f | %.0f; %.0f | %.1f; %.1f |\n", m, name, 100*v[0], 100*v[1], gain, 100*v[2], 100*v[3], 100*v[4], 100*v[5], 100*v[6], 100*v[7])
 		}
@@ -81,6 +85,9 @@ func (e *experiment) runLayers(ctx context.Context, w io.Writer, models []string
 			line(task.name, values, fmt.Sprintf("%+.1f", 100*(values[1]-values[0])))
 			if p.only != nil {
 				gains, rows = append(gains, []float64{100 * (values[1] - values[0])}), append(rows, values)
+				if err := all.add(ctx, task, p.train); err != nil {
+					return err
+				}
 			}
 		}
 		if n := len(rows); n > 1 {
@@ -92,9 +99,75 @@ func (e *experiment) runLayers(ctx context.Context, w io.Writer, models []string
 				}
 			}
 			line(fmt.Sprintf("%d superclasses, mean", n), mean, fmt.Sprintf("%+.1f ± %.1f", stat.Mean(gain, nil), stat.StdDev(gain, nil)/math.Sqrt(float64(n))))
+			bound, err := all.bound(ctx)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "| %s | told the new classes | %.1f; %.1f | %+.1f | | | |\n", m, 100*mean[0], 100*bound, 100*(bound-mean[0]))
 		}
 	}
 	return nil
+}
+
+// layersTold is what layers say at most: known and near rows of all tasks, by the score without
+// layers and, of each layer, its density and the largest logit of a linear head.
+type layersTold struct {
+	x      []float32
+	labels []int64 // 1: known
+	ends   []int   // of the tasks
+}
+
+// add adds the rows of a task, in standard deviations of the known ones.
+func (a *layersTold) add(ctx context.Context, t *layeredTask, like *features.Set) error {
+	columns, width, from, known := [][]float64{t.said}, features.LayersDim(like.Layers), 0, len(t.known.labels)
+	for _, l := range like.Layers {
+		cut := func(of wide) []float32 { return features.Columns(of.layers, width, from, from+l.D) }
+		train, rows := cut(t.train), slices.Concat(cut(t.known), cut(t.near))
+		density, err := posthoc.FitLayer(ctx, posthoc.NewData(train, l.D, t.train.labels, len(t.classes)))
+		if err != nil {
+			return err
+		}
+		fitted, err := head.FitLinear(ctx, features.All(train, l.D, t.train.labels), features.Rows{}, len(t.classes), head.LinearOptions{C: 0.01})
+		if err != nil {
+			return err
+		}
+		near, largest := make([]float64, len(t.said)), []float64{}
+		if err := density.Score(ctx, near, posthoc.Batch{Features: rows}); err != nil {
+			return err
+		}
+		for logits := range slices.Chunk(posthoc.MLP{fitted.Linear}.OfFeatures(rows), len(t.classes)) {
+			largest = append(largest, slices.Max(logits))
+		}
+		columns, from = append(columns, near, largest), from+l.D
+	}
+	for i := range t.said {
+		for _, c := range columns {
+			mean, deviation := stat.MeanStdDev(c[:known], nil)
+			a.x = append(a.x, float32((c[i]-mean)/deviation))
+		}
+		a.labels = append(a.labels, map[bool]int64{true: 1}[i < known])
+	}
+	a.ends = append(a.ends, len(a.labels))
+	return nil
+}
+
+// bound returns the mean AUROC of the tasks by one linear score that is fitted on the very rows
+// that it judges.
+func (a *layersTold) bound(ctx context.Context) (mean float64, err error) {
+	d := len(a.x) / len(a.labels)
+	fitted, err := head.FitLinear(ctx, features.All(a.x, d, a.labels), features.Rows{}, 2, head.LinearOptions{C: 1})
+	if err != nil {
+		return 0, err
+	}
+	logits, from := posthoc.MLP{fitted.Linear}.OfFeatures(a.x), 0
+	for _, end := range a.ends {
+		var by [2][]float64
+		for i := from; i < end; i++ {
+			by[a.labels[i]] = append(by[a.labels[i]], logits[2*i+1]-logits[2*i])
+		}
+		mean, from = mean+metrics.AUROC(by[1], by[0])/float64(len(a.ends)), end
+	}
+	return mean, nil
 }
 
 // layeredTask reads a task: of a superclass the last class is new, of other pools what the
@@ -183,6 +256,9 @@ func (t *layeredTask) measure(ctx context.Context, opts pipeline.TrainOptions, l
 	near, caught, err := judge(t.near)
 	if err != nil {
 		return v, err
+	}
+	if !with {
+		t.said = slices.Concat(known, near)
 	}
 	far, _, err := judge(t.far)
 	return [4]float64{metrics.AUROC(known, near), metrics.AUROC(known, far), caught, alarms}, err
