@@ -20,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
+	"github.com/mlrbfn/mlrbfn/internal/spill"
 )
 
 // Set is a feature set that is open for reading. Its methods may be called from
@@ -268,20 +269,8 @@ func (s *Set) Block(from, to int) []float32 {
 // Read copies the features of row i into dst [D]; see Pages.
 func (s *Set) Read(dst []float32, i int) error { return s.Pages().Read(dst, i*s.D) }
 
-// Pages controls how the system reads the memory map of a file. Its methods are
-// hints: values are the same without them. Any goroutine may use it.
-type Pages interface {
-	// Read copies the values from the index from on into dst, without the map. It
-	// is better than the map for single rows of a file larger than memory, since
-	// the system may read megabytes of a map for one value.
-	Read(dst []float32, from int) error
-	// Scatter says that values will be read at random places.
-	Scatter()
-	// Need says that the values from … to−1 will be read soon.
-	Need(from, to int)
-	// Release frees the memory of the pages that were read so far.
-	Release()
-}
+// Pages controls how the system reads the memory map of a file.
+type Pages = spill.Pages
 
 // Pages returns the pages of the features. Do not use them after Close.
 func (s *Set) Pages() Pages {

@@ -335,22 +335,17 @@ func smallest(d int) float64 { return float64(d) * 0x1p-52 }
 
 // eigen returns eigenvalues, ascending, and eigenvectors, in rows.
 func eigen(ctx context.Context, sigma *mat.SymDense) (values []float64, vectors *mat.Dense, err error) {
-	type answer struct {
-		values  []float64
-		vectors *mat.Dense
-		err     error
-	}
-	a, err := await(ctx, func() answer {
-		values, vectors, err := linalg.Eigen(sigma)
-		return answer{values, vectors, err}
+	failed, stopped := await(ctx, func() (err error) {
+		values, vectors, err = linalg.Eigen(sigma)
+		return err
 	})
-	if err == nil {
-		err = a.err
+	switch {
+	case stopped != nil:
+		return nil, nil, stopped
+	case failed != nil:
+		return nil, nil, fmt.Errorf("the features' covariance: %w", failed)
 	}
-	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("the features' covariance: %w", err)
-	}
-	return a.values, a.vectors, err
+	return values, vectors, nil
 }
 
 // await returns the error of do, or that of the context as soon as it is cancelled:

@@ -17,11 +17,19 @@ import (
 // returns processes the parts of one goroutine. The first error, or ctx, ends the
 // loop.
 func Ranges(ctx context.Context, n, size int, worker func() func(from, to int) error) error {
+	return ranges(ctx, min(runtime.GOMAXPROCS(0), (n+size-1)/size), n, size, worker)
+}
+
+// ranges is Ranges on so many goroutines.
+func ranges(ctx context.Context, workers, n, size int, worker func() func(from, to int) error) error {
 	var next atomic.Int64
-	workers := min(runtime.GOMAXPROCS(0), (n+size-1)/size)
-	if workers == 1 {
+	work := func(ctx context.Context) error {
 		do := worker()
-		for from := 0; from < n; from += size {
+		for {
+			from := int(next.Add(int64(size))) - size
+			if from >= n {
+				return nil
+			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -29,25 +37,13 @@ func Ranges(ctx context.Context, n, size int, worker func() func(from, to int) e
 				return err
 			}
 		}
-		return nil
+	}
+	if workers == 1 {
+		return work(ctx)
 	}
 	group, ctx := WithContext(ctx)
 	for range workers {
-		group.Go(func() error {
-			do := worker()
-			for {
-				from := int(next.Add(int64(size))) - size
-				if from >= n {
-					return nil
-				}
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				if err := do(from, min(from+size, n)); err != nil {
-					return err
-				}
-			}
-		})
+		group.Go(func() error { return work(ctx) })
 	}
 	return group.Wait()
 }
@@ -71,17 +67,12 @@ func Each(workers, n int, do func(i int)) {
 		}
 		return
 	}
-	var next atomic.Int64
-	group, _ := WithContext(context.Background())
-	for range workers {
-		group.Go(func() error {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
+	_ = ranges(context.Background(), workers, n, 1, func() func(from, to int) error { // there are no errors
+		return func(i, _ int) error {
+			do(i)
 			return nil
-		})
-	}
-	_ = group.Wait() // there are no errors
+		}
+	})
 }
 
 // Group is an errgroup.Group whose Wait panics with what a worker panicked with. A panic on

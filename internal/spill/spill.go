@@ -47,11 +47,18 @@ func New(memory int64, dir string, users int) *Space {
 	return &Space{memory: memory, dir: dir, users: max(users, 1), left: memory}
 }
 
-// Pages steers how the system reads a mapped file, as *npy.Mapped does.
+// Pages controls how the system reads the memory map of a file, as *npy.Mapped does. Its
+// methods are hints: values are the same without them. Any goroutine may use it.
 type Pages interface {
+	// Read copies the values from the index from on into dst, without the map. It
+	// is better than the map for single rows of a file larger than memory, since
+	// the system may read megabytes of a map for one value.
 	Read(dst []float32, from int) error
+	// Scatter says that values will be read at random places.
 	Scatter()
+	// Need says that the values from … to−1 will be read soon.
 	Need(from, to int)
+	// Release frees the memory of the pages that were read so far.
 	Release()
 }
 
