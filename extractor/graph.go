@@ -193,10 +193,13 @@ func hasLogits(outputs []TensorInfo, embedding string) bool {
 // pooling makes one row of features from what the graph puts out for one image:
 // feature d is the mean over positions p of out[(skip+p)·posStride + d·dimStride].
 type pooling struct {
-	name                 string // "", "cls" or "mean"
+	name                 string // "", "cls", "mean" or classAndMean
 	dim, skip, positions int
 	posStride, dimStride int
 }
+
+// classAndMean is the name of the pooling that has the first token before the mean.
+const classAndMean = "cls+mean"
 
 // newPooling plans the pooling of an output of the given shape without its
 // batch dimension. [D] stays as it is; of [T, D] tokens the first (cls) or the
@@ -269,6 +272,9 @@ func patchSide(tokens, height, width int) (side, leading int) {
 
 // apply writes the features of one image into dst, which holds p.dim of them.
 func (p pooling) apply(dst, out []float32) {
+	if p.name == classAndMean {
+		dst = dst[copy(dst[:p.dim/2], out):]
+	}
 	// Four sums at a time, as each addition waits for the one before.
 	for d := 0; d < len(dst); d += 4 {
 		next := func(k int) int { return min(k, len(dst)-1-d) * p.dimStride }

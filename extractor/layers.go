@@ -3,13 +3,13 @@ package extractor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	ort "github.com/yalue/onnxruntime_go"
 
+	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
@@ -32,16 +32,9 @@ const mostLayers = 4
 type layer struct {
 	name    string
 	row     []int64 // shape of the value for an image
-	pool    layerPooling
+	pool    pooling
 	pooled  bool     // by the session already
 	patches *patched // whose patches are described, in the place of a pooled value; nil for none
-}
-
-// layerPooling makes a row of the means over positions, after those of the class token
-// where there is one.
-type layerPooling struct {
-	pooling
-	first bool // the class token comes first
 }
 
 // Layers says which values of the graph follow the embedding in the features; nil for none.
@@ -202,8 +195,10 @@ func (m *Model) findLayers(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
-// poolLayers plans the pooling of the layers, whose shapes are known.
-func (m *Model) poolLayers() (err error) {
+// poolLayers plans the pooling of the layers, whose shapes are known. A new session pools those
+// that are maps: to hand them over, onnxruntime would first bring them into another order.
+func (m *Model) poolLayers(ctx context.Context) (err error) {
+	maps := false
 	for i, out := range m.outputs[len(m.outputs)-len(m.layers):] {
 		l := &m.layers[i]
 		if l.patches != nil {
@@ -222,20 +217,10 @@ func (m *Model) poolLayers() (err error) {
 		if l.pool, err = newLayerPooling(out.row, m.Spec.Height, m.Spec.Width); err != nil {
 			return options.Errorf("Layers", "%s: %w", l.name, err)
 		}
+		l.pooled = len(l.row) == 3 && l.pool.dim == int(l.row[0])
+		maps = maps || l.pooled
 	}
-	return nil
-}
-
-// poolMaps has a new session pool the layers that are maps: to hand them over, onnxruntime
-// would first have to bring them into another order.
-func (m *Model) poolMaps(ctx context.Context) error {
-	any := false
-	for i := range m.layers {
-		l := &m.layers[i]
-		l.pooled = l.patches == nil && len(l.row) == 3 && l.pool.dim == int(l.row[0])
-		any = any || l.pooled
-	}
-	if !any {
+	if !maps {
 		return nil
 	}
 	if err := errors.Join(m.session.Destroy(), m.newSession()); err != nil {
@@ -248,33 +233,19 @@ func (m *Model) poolMaps(ctx context.Context) error {
 // that and the mean of the patches, of other tokens and of maps the mean over the places; a
 // vector stays as it is. The channels of a map are the dimension that differs from the two
 // others.
-func newLayerPooling(row []int64, height, width int) (p layerPooling, err error) {
-	switch len(row) {
-	case 1:
-		p.pooling = pooling{"", int(row[0]), 0, 1, 0, 1}
-	case 2:
-		p.pooling = pooling{"mean", int(row[1]), 0, int(row[0]), int(row[1]), 1}
-		if leading, known := leadingTokens(int(row[0]), height, width); known && leading > 0 {
-			p.pooling, p.first = pooling{"cls+mean", 2 * p.dim, leading, p.positions - leading, p.dim, 1}, true
-		}
-	case 3:
-		area := int(row[1] * row[2])
-		p.pooling = pooling{"mean", int(row[0]), 0, area, 1, area}
-		if row[0] == row[1] && row[1] != row[2] {
-			p.pooling = pooling{"mean", int(row[2]), 0, int(row[0] * row[1]), int(row[2]), 1}
-		}
-	default:
-		err = fmt.Errorf("it has %d dimensions; 2, 3 or 4 can be pooled", len(row)+1)
+func newLayerPooling(row []int64, height, width int) (pooling, error) {
+	pool, layout := "mean", preprocess.NCHW
+	switch {
+	case len(row) == 1:
+		pool = ""
+	case len(row) == 3 && row[0] == row[1] && row[1] != row[2]:
+		layout = preprocess.NHWC
+	}
+	p, err := newPooling(row, pool, layout, height, width)
+	if len(row) == 2 && p.skip > 0 {
+		p.name, p.dim = classAndMean, 2*p.dim
 	}
 	return p, err
-}
-
-// apply writes the values of one image into dst, which holds p.dim of them.
-func (p layerPooling) apply(dst, out []float32) {
-	if p.first {
-		dst = dst[copy(dst[:p.dim/2], out):]
-	}
-	p.pooling.apply(dst, out)
 }
 
 // load makes the session of the graph in the model's file, with the layers as outputs.

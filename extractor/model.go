@@ -465,10 +465,7 @@ func (m *Model) open(ctx context.Context, opts Options) error {
 		err = m.measure(ctx)
 	}
 	if err == nil {
-		err = m.poolLayers()
-	}
-	if err == nil {
-		err = m.poolMaps(ctx)
+		err = m.poolLayers(ctx)
 	}
 	if err != nil {
 		if p := opts.Patches; p != nil { // of another graph, perhaps

@@ -67,7 +67,7 @@ func (p pooling) add(g *onnx.Model, v onnx.Value, row []int64) onnx.Value {
 		return g.Node("Gather", []onnx.Value{v, g.Int64s(0)}, onnx.Int("axis", 1))
 	}
 	mean := func() onnx.Value {
-		return g.Reduce("ReduceMean", g.Cast(addTokens(g, v, p.skip, int(row[0])), onnx.Double), p.name == "cls+mean", p.axes(row)...)
+		return g.Reduce("ReduceMean", g.Cast(addTokens(g, v, p.skip, int(row[0])), onnx.Double), p.name == classAndMean, p.axes(row)...)
 	}
 	pooled := v
 	switch p.name {
@@ -75,7 +75,7 @@ func (p pooling) add(g *onnx.Model, v onnx.Value, row []int64) onnx.Value {
 		pooled = first()
 	case "mean":
 		pooled = mean()
-	case "cls+mean":
+	case classAndMean:
 		pooled = g.Node("Concat", []onnx.Value{g.Cast(first(), onnx.Double), mean()}, onnx.Int("axis", 1))
 	}
 	// For half floats this also keeps onnxruntime from joining a cast to them
