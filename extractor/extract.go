@@ -76,8 +76,8 @@ type model interface {
 	newRunner(batch int) (runner, error)
 	// prepare writes what a run reads of an image.
 	prepare(dst []float32, img *image.NRGBA) error
-	// normalise writes the same of an image that is cropped already.
-	normalise(dst []float32, img *preprocess.Cropped) error
+	// prepareCropped writes the same of an image that is cropped already.
+	prepareCropped(dst []float32, img *preprocess.Cropped) error
 	// decoding says how images are decoded for prepare.
 	decoding() preprocess.DecodeOptions
 	// threads is how many threads a run may use, or 0 where there is no
@@ -113,7 +113,7 @@ func (m *Model) prepare(dst []float32, img *image.NRGBA) error {
 	return m.Spec.Tensor(dst, img, m.input.layout)
 }
 
-func (m *Model) normalise(dst []float32, img *preprocess.Cropped) error {
+func (m *Model) prepareCropped(dst []float32, img *preprocess.Cropped) error {
 	return m.Spec.Normalise(dst, img, m.input.layout)
 }
 
@@ -416,7 +416,7 @@ var decoding = sync.OnceValue(func() *semaphore.Weighted { return semaphore.NewW
 // so it counts against the memory for decoding.
 func (w *worker) load(ctx context.Context, r *Row, dst []float32) error {
 	if crop := r.Item.Cropped(); crop != nil {
-		return w.model.normalise(dst, crop)
+		return w.model.prepareCropped(dst, crop)
 	}
 	data, err := r.Item.Read(w.file)
 	if err != nil {

@@ -138,7 +138,7 @@ func (p *Pixels) prepare(dst []float32, img *image.NRGBA) error {
 	return err
 }
 
-func (p *Pixels) normalise(dst []float32, img *preprocess.Cropped) error {
+func (p *Pixels) prepareCropped(dst []float32, img *preprocess.Cropped) error {
 	return p.spec.Normalise(dst, img, preprocess.NCHW)
 }
 

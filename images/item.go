@@ -61,7 +61,7 @@ func (item *Item) Cost(data []byte, maxPixels int64) preprocess.Cost {
 	return preprocess.CostOf(data, maxPixels)
 }
 
-// Orientation returns the EXIF orientation of an image, given what read returned.
+// Orientation returns the EXIF orientation of an image, given what Read returned.
 func (item *Item) Orientation(data []byte) int {
 	switch {
 	case item.decoded():
@@ -72,7 +72,7 @@ func (item *Item) Orientation(data []byte) int {
 	return preprocess.Orientation(data)
 }
 
-// Grey16 is preprocess.Grey16 of an image, given what read returned.
+// Grey16 is preprocess.Grey16 of an image, given what Read returned.
 func (item *Item) Grey16(data []byte) bool {
 	return item.idx == nil && !item.decoded() && preprocess.Grey16(data)
 }
@@ -133,7 +133,7 @@ func (item *Item) Read(room []byte) ([]byte, error) {
 	return data, nil
 }
 
-// An Item is one image: a file, or a part of an idx file.
+// An Item is one image, wherever its bytes are: a file, a part of an idx file, or memory.
 type Item struct {
 	// Path is relative to the root, with forward slashes; its bytes are the
 	// file system's and need not be UTF-8. Of an idx file it is the file's,
@@ -361,7 +361,7 @@ func fromPixels(img image.Image, maxPixels int64) (*image.NRGBA, error) {
 
 func (item *Item) decoded() bool { return item.memory != nil && item.memory.pixels != nil }
 
-// fromFile tells whether the item is a file of its own.
+// FromFile tells whether the item is a file of its own.
 func (item *Item) FromFile() bool { return item.idx == nil && !item.InMemory() }
 
 // Cropped returns the crop that the item is, nil where it is none.
