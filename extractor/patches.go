@@ -353,7 +353,7 @@ func (m *Model) placesOf(ctx context.Context, p *Patches, always bool) (all []*p
 
 // autoPatches are the shares of the network's depth at which the patches of AutoLayers lie:
 // small defects are seen early, and by more than their colour.
-var autoPatches = []float64{0.15, 0.3}
+var autoPatches = []float64{0.1, 0.2, 0.3}
 
 // findPatches returns the values that are a few of the network's blocks' ends.
 func (m *Model) findPatches(ctx context.Context) (names []string, err error) {
