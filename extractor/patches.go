@@ -262,7 +262,6 @@ type PatchMap struct {
 // describe writes the columns of an image, of whose layers out has the values and of whose
 // patches the distances, and returns its map, over the places of the finest value.
 func describe(columns []float32, layers []layer, out []*buffer, image int) *PatchMap {
-	var finest *PatchMap
 	var all []*PatchMap
 	for i, l := range layers {
 		if l.patches == nil || l.patches.PatchNode == nil {
@@ -276,13 +275,12 @@ func describe(columns []float32, layers []layer, out []*buffer, image int) *Patc
 		for at, v := range far {
 			m.Values[at] = v/l.patches.Usual - 1
 		}
-		if all = append(all, m); finest == nil || len(m.Values) > len(finest.Values) {
-			finest = m
-		}
+		all = append(all, m)
 	}
-	if finest == nil {
+	if len(all) == 0 {
 		return nil
 	}
+	finest := slices.MaxFunc(all, func(a, b *PatchMap) int { return cmp.Compare(len(a.Values), len(b.Values)) })
 	sum := &PatchMap{Width: finest.Width, Height: finest.Height, Values: make([]float32, len(finest.Values))}
 	for _, m := range all {
 		for at := range sum.Values {
@@ -364,20 +362,14 @@ func (m *Model) findPatches(ctx context.Context) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ends := len(m.ends)
 	for _, share := range autoPatches {
 		// Of the ends whose patches can be told, the one nearest to that depth.
-		best := ""
-		for _, name := range usable {
-			off := func(name string) float64 {
-				return math.Abs(float64(slices.Index(m.ends, name)) - share*float64(ends))
-			}
-			if !slices.Contains(names, name) && (best == "" || off(name) < off(best)) {
-				best = name
-			}
+		off := func(name string) float64 {
+			return math.Abs(float64(slices.Index(m.ends, name)) - share*float64(len(m.ends)))
 		}
-		if best != "" {
-			names = append(names, best)
+		slices.SortStableFunc(usable, func(a, b string) int { return cmp.Compare(off(a), off(b)) })
+		if len(usable) > 0 {
+			names, usable = append(names, usable[0]), usable[1:]
 		}
 	}
 	if len(names) == 0 {
