@@ -270,7 +270,7 @@ func (t *Data) join(ctx context.Context, own *detector.Detector, assess bool) (*
 
 // oneClassWeights are those of data with one class, of which none can be left out: the density
 // counts as much as all layers, since far images are those of other classes. Patches, which
-// alone tell small defects, count twice as much as both.
+// alone tell small defects, count four times as much as both.
 func (t *Data) oneClassWeights() map[string]float64 {
 	weights := map[string]float64{detector.DensityPart: 1}
 	pooled := 0
@@ -282,7 +282,7 @@ func (t *Data) oneClassWeights() map[string]float64 {
 	for i, l := range t.layers {
 		weights[detector.LayerPart(t.layers, i)] = 1 / float64(max(pooled, 1))
 		if l.OfPatches() {
-			weights[detector.PatchesPart] = 4
+			weights[detector.PatchesPart] = 8
 		}
 	}
 	return weights
