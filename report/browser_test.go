@@ -270,8 +270,8 @@ func TestInspectionInBrowser(t *testing.T) {
 	wrong := finding(1, "cat", "dog")
 	wrong.Line = "cat/1.jpg,1,label\n"
 	in := Inspection{
-		Head: "path,row,kind\n",
-		Lead: []string{"4 images of 2 classes."}, Notes: []string{"1 image has no label."},
+		Head:  "path,row,kind\n",
+		Frame: Frame{Lead: []string{"4 images of 2 classes."}, Notes: []string{"1 image has no label."}, Commands: []string{"mlrbfn inspect --features F --out REPORT"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}}},
 		Sections: []FindingSection{
 			{ID: "label", Title: "Labels that seem wrong", Note: "The most certain come first.", Total: 2, Shown: []Finding{wrong, finding(2, "dog", "cat")}},
 			{ID: "duplicate", Title: "Copies", Total: 7, Shown: []Finding{copied}},
@@ -280,7 +280,6 @@ func TestInspectionInBrowser(t *testing.T) {
 		Odd:      []Finding{odd},
 		Classes:  []evaluation.InspectedClass{{Name: "cat", Rows: 32, Accuracy: 0.917, Wrong: 1}, {Name: "dog", Rows: 3, Accuracy: math.NaN()}, {Name: "newt", Rows: 100, Accuracy: 0.08}},
 		Overlaps: []evaluation.ClassOverlap{{Label: "cat", Predicted: "dog", Rows: 3, Share: 0.25}, {Label: "dog", Predicted: "cat", Rows: 1, Share: 0.05}},
-		Commands: []string{"mlrbfn inspect --features F --out REPORT"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}},
 	}
 	if err := WriteInspection(dir, in); err != nil {
 		t.Fatal(err)

@@ -24,12 +24,8 @@ import (
 // it. A section with nothing to show is left out.
 type Detector struct {
 	*evaluation.Summary
-	Title    string // "" means "A detector"
-	Lead     []string
-	Notes    []string // what is missing, and why
-	Commands []string
-	Facts    []evaluation.Fact
-	Change   *Change // what adding images did; nil for none
+	Frame
+	Change *Change // what adding images did; nil for none
 }
 
 // Change says what adding images to a detector did.
@@ -40,10 +36,6 @@ type Change struct {
 	Classes []detector.ChangedClass
 	All     detector.ChangedClass // of all classes that the old detector knew
 }
-
-// CheckDetector returns an error if WriteDetector could not write to the file. Call it
-// before long work. A file that this package did not make is never replaced.
-func CheckDetector(file string) error { return checkPage(file) }
 
 // detectorView is a Detector as the page's template reads it.
 type detectorView struct {
@@ -72,12 +64,11 @@ type notShown struct{ Path, Error string }
 
 // WriteDetector writes the page of a detector to a file.
 func WriteDetector(file string, d Detector) error {
-	if err := checkPage(file); err != nil {
+	if err := CheckPage(file); err != nil {
 		return err
 	}
 	v := &detectorView{Detector: d, Page: layout{
-		Title: cmp.Or(d.Title, "A detector"), Lead: d.Lead, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts,
-		Charts: true, Script: "map.js", Sheet: "map.css", Album: &album{},
+		Frame: d.titled("A detector"), Charts: true, Script: "map.js", Sheet: "map.css", Album: &album{},
 	}}
 	v.change()
 	v.classes()
@@ -90,10 +81,7 @@ func WriteDetector(file string, d Detector) error {
 	v.lowest()
 	v.Page.Album.load()
 	v.listNotShown()
-	if err := writePage(file, "detector.html", v); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return writePage(file, "detector.html", v)
 }
 
 func (v *detectorView) link(id, text string) {

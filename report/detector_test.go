@@ -29,8 +29,8 @@ func shownDetector(classes int) Detector {
 			Detector:   &detector.Detector{Threshold: -2, Assessment: assessment, History: make([][]head.Epoch, 1)},
 			Validation: validation, Map: &evaluation.SummaryMap{Shares: []float64{0.4, 0.3, 0.2, 0.1}},
 		},
-		Title: "The detector <d>", Lead: []string{"It knows & tells."}, Notes: []string{"Something <is> missing."},
-		Commands: []string{"mlrbfn train --features '<f>'"}, Facts: []evaluation.Fact{{Name: "seeds", Value: "0"}},
+		Frame: Frame{Title: "The detector <d>", Lead: []string{"It knows & tells."}, Notes: []string{"Something <is> missing."},
+			Commands: []string{"mlrbfn train --features '<f>'"}, Facts: []evaluation.Fact{{Name: "seeds", Value: "0"}}},
 	}
 	d.Summary.Detector.Training.Rows.Validation = 4 * classes
 	name := func(i int) string { return fmt.Sprintf("<b>class %d</b>", i) }

@@ -2,13 +2,10 @@ package report
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"sort"
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
-	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
@@ -16,7 +13,7 @@ import (
 // Discovery holds what the page of images that were judged together shows: groups of new
 // ones, and how many of these are known ones at most.
 type Discovery struct {
-	Title   string  // "" means "What is new"
+	Frame           // Lead and Answer are the page's own
 	Images  int     // that were judged
 	New     int     // images that are called new, without copies
 	Known   int     // of which are known at most, with a confidence of 95%
@@ -26,10 +23,6 @@ type Discovery struct {
 	Bounds  []evaluation.DiscoveryBound // by Found, ascending
 	Kinds   []NewKind                   // the largest first
 	Failed  []features.Failure
-	Notes   []string // what is missing on the page, and why
-
-	Commands []string
-	Facts    []evaluation.Fact
 }
 
 // NewKind is a group of images that look alike.
@@ -71,21 +64,13 @@ type newTile struct {
 	Together string
 }
 
-// CheckDiscovery returns an error if WriteDiscovery could not write to the file. Call it
-// before long work. A file that this package did not make is never replaced.
-func CheckDiscovery(file string) error { return checkPage(file) }
-
 // WriteDiscovery writes the page to the file: one page that needs nothing else.
 func WriteDiscovery(file string, d Discovery) error {
-	if err := checkPage(file); err != nil {
+	if err := CheckPage(file); err != nil {
 		return err
 	}
-	if d.Title == "" {
-		d.Title = "What is new"
-	}
-	v := discoveryView{Found: &d, Page: layout{
-		Title: d.Title, Lead: []string{d.lead()}, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts, Script: "discovery.js", Album: &album{},
-	}}
+	d.Lead = []string{d.lead()}
+	v := discoveryView{Found: &d, Page: layout{Frame: d.titled("What is new"), Script: "discovery.js", Album: &album{}}}
 	for i, k := range d.Kinds {
 		kind := kindView{NewKind: k, ID: fmt.Sprintf("kind-%d", i)}
 		for _, img := range k.Images {
@@ -103,17 +88,7 @@ func WriteDiscovery(file string, d Discovery) error {
 	v.slider()
 	v.Failed = v.Page.failed(d.Failed)
 	v.Page.Album.load()
-	err := os.MkdirAll(filepath.Dir(file), 0o777)
-	if err == nil {
-		err = writePage(file, "discovery.html", v)
-	}
-	if err == nil {
-		err = disk.SyncDir(filepath.Dir(file))
-	}
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return writePage(file, "discovery.html", v)
 }
 
 // at returns the place of the first bound of all that are called new, or where none is that

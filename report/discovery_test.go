@@ -22,9 +22,9 @@ import (
 func judgedTogether() Discovery {
 	const evil = "<script>alert(1)</script>\xff"
 	d := Discovery{
-		Images: 1200, New: 40, Known: 6, Last: -3, AtLeast: 35, FDR: .1, Notes: []string{evil},
+		Images: 1200, New: 40, Known: 6, Last: -3, AtLeast: 35, FDR: .1,
 		Bounds: []evaluation.DiscoveryBound{{Together: -9, Found: 1, Known: 0}, {Together: -5, Found: 20, Known: 2}, {Together: -3, Found: 40, Known: 6}, {Together: -1.5, Found: 90, Known: 55}, {Together: 0, Found: 500, Known: 465}},
-		Failed: []features.Failure{{Path: evil, Error: "it is cut short"}}, Commands: []string{"mlrbfn discover"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}},
+		Failed: []features.Failure{{Path: evil, Error: "it is cut short"}}, Frame: Frame{Notes: []string{evil}, Commands: []string{"mlrbfn discover"}, Facts: []evaluation.Fact{{Name: "version", Value: "1"}}},
 	}
 	near := detector.Neighbour{Image: images.Picture{Path: "train/1.jpg", Label: "rose", Decode: drawing(100)}, Class: "rose", Distance: 1.5}
 	for k, n := range []int{12, 5, 3} {
@@ -88,7 +88,7 @@ func TestDiscovery(t *testing.T) {
 	if err := os.WriteFile(mine, []byte("mine"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(CheckDiscovery(mine), WriteDiscovery(mine, Discovery{})); !errors.Is(err, metrics.ErrForeign) {
+	if err := errors.Join(CheckPage(mine), WriteDiscovery(mine, Discovery{})); !errors.Is(err, metrics.ErrForeign) {
 		t.Errorf("over a page of another program: %v", err)
 	}
 }

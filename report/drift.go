@@ -7,18 +7,12 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/metrics"
-	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Drift holds what the page of a course of images shows.
 type Drift struct {
-	Title    string // "" means "Drift"
-	Lead     []string
-	Answer   string // whether there was an alarm
-	Notes    []string
-	Commands []string
-	Facts    []evaluation.Fact
-	Parts    []DriftPart // of the course, in order
+	Frame             // Answer is whether there was an alarm
+	Parts []DriftPart // of the course, in order
 	// Threshold is the log wealth that raises the alarm.
 	Threshold float64
 	Classes   []DriftClass // that images were given
@@ -80,10 +74,6 @@ type DriftAlarm struct {
 	Since     *DriftAlarm `json:"since,omitempty"` // where the evidence began to grow
 }
 
-// CheckDrift returns an error if WriteDrift could not write to the file; see
-// CheckDetector.
-func CheckDrift(file string) error { return checkPage(file) }
-
 type driftView struct {
 	Page       layout
 	Tiles      []*tile // of the images that raised the alarm
@@ -94,13 +84,10 @@ type driftView struct {
 
 // WriteDrift writes the page of a course of images to a file.
 func WriteDrift(file string, d Drift) error {
-	if err := checkPage(file); err != nil {
+	if err := CheckPage(file); err != nil {
 		return err
 	}
-	v := &driftView{Page: layout{
-		Title: cmp.Or(d.Title, "Drift"), Lead: d.Lead, Answer: d.Answer, Notes: d.Notes, Commands: d.Commands, Facts: d.Facts, Charts: true,
-		Links: []link{{"course", "Course"}},
-	}}
+	v := &driftView{Page: layout{Frame: d.titled("Drift"), Charts: true, Links: []link{{"course", "Course"}}}}
 	if len(d.Raised) > 0 {
 		v.Page.Album = &album{}
 		v.Page.Links = append([]link{{"raised", "What raised the alarm"}}, v.Page.Links...)
@@ -118,10 +105,7 @@ func WriteDrift(file string, d Drift) error {
 		}
 	}
 	v.tables(d)
-	if err := writePage(file, "drift.html", v); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return writePage(file, "drift.html", v)
 }
 
 // images is the axis of the course.

@@ -14,7 +14,7 @@ func TestDriftInBrowser(t *testing.T) {
 	t.Parallel()
 	b := browser.Start(t)
 	between := &[2]float64{0.01, 0.2}
-	d := report.Drift{Title: "Drift <b>", Lead: []string{"40 images."}, Answer: "Alarm: image 31.", Threshold: 4.6,
+	d := report.Drift{Frame: report.Frame{Title: "Drift <b>", Lead: []string{"40 images."}, Answer: "Alarm: image 31."}, Threshold: 4.6,
 		Raised:  []report.Finding{{Image: images.Picture{Path: "<i>31</i>.jpg"}, Score: "0.001", Suggested: "cat"}},
 		Classes: []report.DriftClass{{Name: "<b>cat</b>", Images: 30, OOD: 9, MeanP: 0.4, Early: 0.9, Late: 0.4, Expected: between, Alarm: &report.DriftAlarm{Image: 31}}, {Name: "dog", Images: 10}}}
 	for i := range 4 {

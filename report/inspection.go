@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,17 +12,13 @@ import (
 
 // Inspection holds what a page on the faults of a set of images shows.
 type Inspection struct {
-	Title    string // "" means "What is wrong with the images"
-	Lead     []string
+	Frame
 	Sections []FindingSection
 	Classes  []evaluation.InspectedClass
 	Overlaps []evaluation.ClassOverlap
 	Odd      []Finding
 	Failed   []features.Failure // images that could not be read when the features were made
 	Head     string             // the first line of issues.csv; "" without boxes to tick
-	Notes    []string           // what was not looked at, and why
-	Commands []string
-	Facts    []evaluation.Fact
 }
 
 // FindingSection is findings of one kind.
@@ -71,10 +66,7 @@ func WriteInspection(dir string, in Inspection) error {
 	if err := Check(dir); err != nil {
 		return err
 	}
-	v := inspectionView{Head: in.Head, Page: layout{
-		Title: cmp.Or(in.Title, "What is wrong with the images"), Lead: in.Lead, Notes: in.Notes,
-		Commands: in.Commands, Facts: in.Facts, Album: &album{},
-	}}
+	v := inspectionView{Head: in.Head, Page: layout{Frame: in.titled("What is wrong with the images"), Album: &album{}}}
 	odd := FindingSection{ID: "odd", Title: "Odd files", Total: len(in.Odd), Shown: in.Odd,
 		Note: "Images that are blank, blurred, or of an unusual size or shape. They may be right."}
 	for _, s := range append(slices.Clone(in.Sections), odd) {
@@ -92,10 +84,7 @@ func WriteInspection(dir string, in Inspection) error {
 	v.Page.Links = append(v.Page.Links, link{"classes", "Classes"})
 	v.Page.Album.load()
 	v.tables(in)
-	if err := writePage(filepath.Join(dir, "report.html"), "inspection.html", v); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return writePage(filepath.Join(dir, "report.html"), "inspection.html", v)
 }
 
 // finding returns the tile of a finding.

@@ -2,15 +2,18 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"html/template"
 	"image"
 	"image/color"
 	"image/jpeg"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -23,6 +26,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
+	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
@@ -38,20 +42,31 @@ var pages = template.Must(template.ParseFS(web, "web/*.html"))
 // generator is in the head of every page.
 const generator = `<meta name="generator" content="mlrbfn report">`
 
-// layout holds the parts that every page has around its sections.
-type layout struct {
-	Title    string
+// Frame is what every page says around its sections.
+type Frame struct {
+	Title    string   // "" means the usual one of such pages
 	Lead     []string // what the page says in a few sentences
 	Answer   string   // the last of them, in bold
 	Notes    []string // what is missing on the page, and why
-	Links    []link   // to the sections, without that of Commands and Facts
-	Charts   bool     // draw charts with Chart.js
-	Script   string   // the page's own script in web/; "" for none
-	Sheet    string   // the page's own style sheet in web/, beside style.css; "" for none
 	Commands []string // to repeat what the page shows
 	Facts    []evaluation.Fact
-	Album    *album // the page's thumbnails; nil for none
-	Files    bool   // pictures may lie beside the page
+}
+
+// titled returns the frame with a title.
+func (f Frame) titled(usual string) Frame {
+	f.Title = cmp.Or(f.Title, usual)
+	return f
+}
+
+// layout is a page as the templates of its parts read it.
+type layout struct {
+	Frame
+	Links  []link // to the sections, without that of Commands and Facts
+	Charts bool   // draw charts with Chart.js
+	Script string // the page's own script in web/; "" for none
+	Sheet  string // the page's own style sheet in web/, beside style.css; "" for none
+	Album  *album // the page's thumbnails; nil for none
+	Files  bool   // pictures may lie beside the page
 }
 
 // link is a link to a section.
@@ -115,12 +130,42 @@ func (l layout) Policy() template.HTML {
 		hashes.String() + `; base-uri 'none'; form-action 'none'">` + "\n" + generator)
 }
 
+// CheckPage returns an error if a page could not be written to the file, unless that is "". Call
+// it before long work. A file that this package did not make is never replaced.
+func CheckPage(file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := disk.ReadFile(file, disk.Page)
+	first := file // of what would be made
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		for err = nil; filepath.Dir(first) != first; first = filepath.Dir(first) {
+			if _, err := os.Stat(filepath.Dir(first)); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+		}
+	case err == nil && !strings.Contains(string(text), generator):
+		err = fmt.Errorf("%s: %w", file, metrics.ErrForeign)
+	}
+	return failed(cmp.Or(err, disk.CheckWritable(first)))
+}
+
 // writePage writes a page to a file, by the template of this name. It makes the folder.
 func writePage(file, name string, view any) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
-		return err
+	err := os.MkdirAll(filepath.Dir(file), 0o777)
+	if err == nil {
+		err = disk.Write(file, func(w io.Writer) error { return pages.ExecuteTemplate(w, name, view) })
 	}
-	return disk.Write(file, func(w io.Writer) error { return pages.ExecuteTemplate(w, name, view) })
+	return failed(err)
+}
+
+// failed is an error of this package; nil stays nil.
+func failed(err error) error {
+	if err != nil {
+		err = fmt.Errorf("report: %w", err)
+	}
+	return err
 }
 
 // tile is an image of a gallery, with what is known of it and the images beside it.

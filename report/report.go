@@ -13,7 +13,6 @@ package report
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -24,7 +23,7 @@ import (
 // work. A report.html that this package did not make is never replaced. Dir need
 // not exist yet.
 func Check(dir string) error {
-	return checkPage(filepath.Join(dir, "report.html"))
+	return CheckPage(filepath.Join(dir, "report.html"))
 }
 
 // Write writes report.html, its charts as figures/*.svg, and the paper's tables,
@@ -39,18 +38,19 @@ func Write(dir string, e *evaluation.Evaluation, published ...Line) error {
 	if err := Check(dir); err != nil {
 		return err
 	}
+	figures := filepath.Join(dir, "figures")
 	v, err := newView(e, published)
+	if err == nil {
+		err = os.MkdirAll(figures, 0o777)
+	}
+	if err == nil {
+		err = v.writeFigures(figures)
+	}
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "figures"), 0o777); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	if err := v.writeFigures(filepath.Join(dir, "figures")); err != nil {
-		return fmt.Errorf("report: %w", err)
+		return failed(err)
 	}
 	if err := writePage(filepath.Join(dir, "report.html"), "evaluation.html", v); err != nil {
-		return fmt.Errorf("report: %w", err)
+		return err
 	}
 	return WriteTables(dir, []Study{{Benchmark: e.ID.Name, Results: e.Results}}, published)
 }

@@ -157,7 +157,7 @@ func write(t *testing.T, dir string, r *evaluation.Evaluation) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkPage(t, string(page))
+	checkWellFormed(t, string(page))
 	return string(page)
 }
 
@@ -166,9 +166,9 @@ var script = regexp.MustCompile(`(?s)<script[^>]*>.*?</script>`)
 // program is a script that runs, not data.
 var program = regexp.MustCompile(`(?s)<script>.*?</script>`)
 
-// checkPage checks that the page is well formed, needs nothing from elsewhere,
+// checkWellFormed checks that the page is well formed, needs nothing from elsewhere,
 // and has a text for each picture.
-func checkPage(t *testing.T, page string) {
+func checkWellFormed(t *testing.T, page string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(script.ReplaceAllString(page, "")))
 	d.Strict, d.AutoClose, d.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity

@@ -11,7 +11,6 @@ import (
 	"image"
 	"image/color"
 	"image/png"
-	"io/fs"
 	"math"
 	"net/url"
 	"os"
@@ -24,16 +23,12 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
-	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
-	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
 // Verdicts holds what the page of judged images shows: which were flagged, and why.
 type Verdicts struct {
-	Title    string            // "" means "Which images are out of distribution"
-	Facts    []evaluation.Fact // detector, model, threshold, dates: what repeats the run
-	Commands []string
+	Frame             // Lead and Answer are the page's own
 	Detector string   // file of the detector, for copied commands
 	Program  string   // as it was started, for these; "" means mlrbfn
 	Classes  []string // of the detector
@@ -57,7 +52,6 @@ type Verdicts struct {
 	// where Items are only the most surprising ones; nil means those of Items.
 	Scores []float64
 	Failed []features.Failure // images that could not be read
-	Notes  []string           // what is missing on the page, and why
 }
 
 // MostVerdicts bounds how many images the pages of Verdicts show.
@@ -105,33 +99,6 @@ func (l *layout) failed(all []features.Failure) failures {
 		f.Shown = append(f.Shown, features.Failure{Path: strings.ToValidUTF8(one.Path, "\ufffd"), Error: strings.ToValidUTF8(one.Error, "\ufffd")})
 	}
 	return f
-}
-
-// CheckVerdicts returns an error if WriteVerdicts could not write to the file. Call
-// it before long work. A file that this package did not make is never replaced.
-func CheckVerdicts(file string) error { return checkPage(file) }
-
-// checkPage returns an error if a page could not be written to the file.
-func checkPage(file string) error {
-	text, err := disk.ReadFile(file, disk.Page)
-	first := file // of what would be made
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		for err = nil; filepath.Dir(first) != first; first = filepath.Dir(first) {
-			if _, err := os.Stat(filepath.Dir(first)); !errors.Is(err, fs.ErrNotExist) {
-				break
-			}
-		}
-	case err == nil && !strings.Contains(string(text), generator):
-		err = fmt.Errorf("%s: %w", file, metrics.ErrForeign)
-	}
-	if err == nil {
-		err = disk.CheckWritable(first)
-	}
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
 }
 
 // onePage is how many images the page has in itself; the pictures of more lie in a folder
@@ -244,10 +211,9 @@ func finite(x float64) any {
 // else, or where there are some thousand images one with their pictures in the folder
 // NAME-pictures beside it.
 func WriteVerdicts(file string, v Verdicts) error {
-	if err := checkPage(file); err != nil {
+	if err := CheckPage(file); err != nil {
 		return err
 	}
-	v.Title = cmp.Or(v.Title, "Which images are out of distribution")
 	if v.Scores == nil {
 		v.Scores = make([]float64, len(v.Items))
 		for i, item := range v.Items {
@@ -263,10 +229,7 @@ func WriteVerdicts(file string, v Verdicts) error {
 		return cmp.Or(cmp.Compare(a.PValue, b.PValue), cmp.Compare(a.Score, b.Score), strings.Compare(a.Image.Path, b.Image.Path))
 	})
 	v.Items = v.Items[:min(len(v.Items), MostVerdicts)]
-	if err := writeVerdicts(file, &v); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return writeVerdicts(file, &v)
 }
 
 // pictureFile matches the files of pictures.
@@ -293,34 +256,31 @@ func writeVerdicts(file string, v *Verdicts) error {
 	folder := strings.TrimSuffix(file, filepath.Ext(file)) + "-pictures"
 	if _, err := os.Stat(file); err == nil { // or else they are not ours
 		if err := clearPictures(folder); err != nil {
-			return err
+			return failed(err)
 		}
 	}
 	inside := len(v.Items) <= onePage
 	if !inside {
 		if err := os.MkdirAll(folder, 0o777); err != nil {
-			return err
+			return failed(err)
 		}
 	}
 	p := &verdictsView{Verdicts: v, Total: len(v.Items), Control: newSlider(v)}
-	p.Page = layout{Title: v.Title, Charts: true, Script: "verdicts.js", Files: true}
+	p.Page = layout{Frame: v.titled("Which images are out of distribution"), Charts: true, Script: "verdicts.js", Files: true}
 	data := pageData{Detector: disk.Quote(v.Detector), Program: disk.Quote(cmp.Or(v.Program, "mlrbfn")), Classes: v.Classes, Full: fullBar(v.Items), ByPValue: v.ByPValue}
 	data.draw(v)
 	missing, err := p.fill(&data, file, folder, inside)
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	p.Folders = data.Folders
 	text, err := json.Marshal(data)
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	p.Data = template.JS(text)
 	p.about(missing)
-	if err := writePage(file, "verdicts.html", p); err != nil {
-		return err
-	}
-	return disk.SyncDir(filepath.Dir(file))
+	return writePage(file, "verdicts.html", p)
 }
 
 // draw counts the scores of all images. The ends of the histogram leave out the few that are
@@ -527,7 +487,6 @@ func (p *verdictsView) about(missing string) {
 	if p.Failed = p.Page.failed(v.Failed); p.Failed.Total > 0 {
 		p.Figures = append(p.Figures, bigFigure{thousands(p.Failed.Total), "could not be read"})
 	}
-	p.Page.Commands, p.Page.Facts = v.Commands, v.Facts
 	present := map[string]bool{}
 	for _, item := range v.Items {
 		present[item.Class] = true

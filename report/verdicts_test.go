@@ -37,8 +37,8 @@ func judged(n int) Verdicts {
 	random := rand.New(rand.NewPCG(1, 2))
 	v := Verdicts{
 		Detector: "my detectors/flowers.safetensors", Classes: []string{"rose", "tulip", "daisy"}, MaxFalseAlarms: 0.05,
-		Facts:    []evaluation.Fact{{Name: "detector", Value: "my detectors/flowers.safetensors"}, {Name: "date", Value: "22 November 2026"}},
-		Commands: []string{"mlrbfn detect --detector 'my detectors/flowers.safetensors' --report page.html photos"},
+		Frame: Frame{Facts: []evaluation.Fact{{Name: "detector", Value: "my detectors/flowers.safetensors"}, {Name: "date", Value: "22 November 2026"}},
+			Commands: []string{"mlrbfn detect --detector 'my detectors/flowers.safetensors' --report page.html photos"}},
 	}
 	for range 199 {
 		v.Calibration = append(v.Calibration, random.NormFloat64())

@@ -51,10 +51,7 @@ type panel struct {
 func newView(e *evaluation.Evaluation, published []Line) (*view, error) {
 	v := &view{Evaluation: e, results: index(e.Results), methods: order(e.Results, func(r metrics.Measurement) string { return r.Method })}
 	v.rank()
-	v.Page = layout{
-		Title:    "Out-of-distribution detection",
-		Commands: e.Commands, Facts: e.Facts, Album: &album{},
-	}
+	v.Page = layout{Frame: Frame{Title: "Out-of-distribution detection", Commands: e.Commands, Facts: e.Facts}, Album: &album{}}
 	v.chooseStyles()
 	v.lead()
 	v.Summary = v.summary(e.Results, v.methods)

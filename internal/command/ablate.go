@@ -43,9 +43,6 @@ func addAblate(c *command) {
 	c.addCacheFlag()
 	c.required = []string{"train", "id", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
-		if err := c.noArgs(); err != nil {
-			return err
-		}
 		if opts.Hidden < 1 {
 			return Usagef("--hidden %d: it must be positive", opts.Hidden)
 		}

@@ -24,10 +24,8 @@ func addAudit(c *command) {
 	file := c.String("heads", "", "`FILE` of heads, one a line, which must all hold; the new one is added to it")
 	c.section("output")
 	c.addJSON("print one JSON object")
+	c.takes(1, 1, "name one store")
 	c.run = func(ctx context.Context, s Streams) error {
-		if c.NArg() != 1 {
-			return Usagef("name one store")
-		}
 		var known []store.Head
 		for _, text := range *given {
 			h, err := store.ParseHead(text)

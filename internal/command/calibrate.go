@@ -48,9 +48,6 @@ func addCalibrate(c *command) {
 }
 
 func (r *calibrating) run(ctx context.Context, s Streams) (err error) {
-	if err := r.noArgs(); err != nil {
-		return err
-	}
 	switch {
 	case (r.trim == "") != (r.out == ""):
 		return Usagef("--trim LIST.csv and --out DETECTOR go together")

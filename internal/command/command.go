@@ -3,9 +3,9 @@ package command
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -56,6 +56,9 @@ type command struct {
 	// readsURLs are the flags whose values may be URLs of what is read, and "" if what
 	// follows the flags may be some.
 	readsURLs []string
+	least     int // words that follow the flags, see takes
+	most      int
+	wanted    string
 	asJSON    bool              // --json
 	quiet     bool              // --quiet
 	options   []any             // pointers to structs whose fields flags set
@@ -91,7 +94,7 @@ func (c *command) do(ctx context.Context, s Streams) error {
 	if err := needed(c.FlagSet, c.required); err != nil {
 		return err
 	}
-	if err := errors.Join(c.useBuckets(), c.useFetched()); err != nil {
+	if err := cmp.Or(c.checkWords(), c.useBuckets(), c.useFetched()); err != nil {
 		return err
 	}
 	return c.advise(c.run(ctx, s))
@@ -177,10 +180,22 @@ func (c *command) done() *command {
 	return c
 }
 
-// noArgs refuses arguments that are not flags.
-func (c *command) noArgs() error {
-	if c.NArg() > 0 {
-		return Usagef("unexpected argument %q", c.Arg(0))
+// anyNumber is how many words may follow the flags of a command that takes any.
+const anyNumber = math.MaxInt
+
+// takes says how many words follow the flags, none unless it is called, and what to say where
+// there are others.
+func (c *command) takes(least, most int, wanted string) {
+	c.least, c.most, c.wanted = least, most, wanted
+}
+
+// checkWords refuses other numbers of words.
+func (c *command) checkWords() error {
+	switch n := c.NArg(); {
+	case n > c.most && c.most == 0:
+		return Usagef("unexpected argument %q%s", c.Arg(0), c.wanted)
+	case n < c.least || n > c.most:
+		return Usagef("%s", c.wanted)
 	}
 	return nil
 }

@@ -30,10 +30,8 @@ func addConvert(c *command) {
 	c.addCacheFlag()
 	c.addJSON("print the result as one JSON object")
 	c.required = []string{"out"}
+	c.takes(1, 1, "name one feature set or .parquet file to convert")
 	c.run = func(ctx context.Context, s Streams) error {
-		if c.NArg() != 1 {
-			return Usagef("name one feature set or .parquet file to convert")
-		}
 		if o.DType == "float32" {
 			o.DType = ""
 		}

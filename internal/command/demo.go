@@ -29,9 +29,6 @@ func addDemo(c *command) {
 	c.means("model", "Model")
 	library := AddLibraryFlag(c.FlagSet)
 	c.run = func(ctx context.Context, s Streams) error {
-		if err := c.noArgs(); err != nil {
-			return err
-		}
 		photos, err := extractor.FindShared(filepath.Join("demo", demoKnown[0]), filepath.Join(".setup", "photos", demoKnown[0]))
 		if err != nil {
 			return fmt.Errorf("the photographs of the demonstration come with the packages of mlrbfn (`pip install mlrbfn`), or with `make setup`: %w", err)

@@ -78,6 +78,7 @@ func addDetect(c *command) {
 	d.running = AddRunFlags(c.FlagSet, &d.opts.Options)
 	c.rare(rareRunFlags...)
 	c.required = []string{"detector"}
+	c.takes(1, anyNumber, "name an image or a folder of images to judge")
 	c.run = d.run
 }
 
@@ -115,22 +116,14 @@ func (d *detecting) addOutputFlags() {
 
 // check checks the flags.
 func (d *detecting) check() error {
-	if d.NArg() == 0 {
-		return Usagef("name an image or a folder of images to judge")
-	}
 	if d.asJSON {
 		d.format = "jsonl"
 	}
 	if d.Changed("csv") && d.format != "csv" {
 		return Usagef("--csv goes with --format csv")
 	}
-	if err := errors.Join(d.checkParts(), d.running.Check()); err != nil {
+	if err := cmp.Or(d.checkParts(), d.running.Check(), report.CheckPage(d.page)); err != nil {
 		return err
-	}
-	if d.page != "" {
-		if err := report.CheckVerdicts(d.page); err != nil {
-			return err
-		}
 	}
 	switch {
 	case d.explain == "" && d.page == "" && (d.Changed("features") && !d.to.Thumbnails || d.Changed("images") || d.Changed("nearest")):

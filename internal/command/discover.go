@@ -68,6 +68,7 @@ func addDiscover(c *command) {
 	c.rare(rareRunFlags...)
 	c.rare("csv", "scratch")
 	c.required = []string{"detector"}
+	c.takes(0, anyNumber, "")
 	c.run = d.run
 }
 
@@ -86,12 +87,7 @@ func (d *discovering) check() error {
 	case !(d.opts.FDR > 0 && d.opts.FDR < 1):
 		return Usagef("--fdr %g: a share lies between 0 and 1", d.opts.FDR)
 	}
-	if d.page != "" {
-		if err := report.CheckDiscovery(d.page); err != nil {
-			return err
-		}
-	}
-	return d.running.Check()
+	return cmp.Or(report.CheckPage(d.page), d.running.Check())
 }
 
 func (d *discovering) run(ctx context.Context, s Streams) (err error) {

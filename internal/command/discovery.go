@@ -25,7 +25,8 @@ const (
 
 // writePage writes the page of what was found.
 func (d *discovering) writePage(ctx context.Context, r *pipeline.Discovery) error {
-	page := report.Discovery{Images: r.Images - r.Unreadable, New: r.Listed, Known: r.ListedKnown, Last: math.Inf(-1), AtLeast: r.NewAtLeast, FDR: r.FDR, Bounds: r.Bounds, Notes: slices.Clone(r.Notes), Commands: []string{d.line()}}
+	page := report.Discovery{Images: r.Images - r.Unreadable, New: r.Listed, Known: r.ListedKnown, Last: math.Inf(-1), AtLeast: r.NewAtLeast, FDR: r.FDR, Bounds: r.Bounds,
+		Frame: report.Frame{Notes: slices.Clone(r.Notes), Commands: []string{d.line()}}}
 	page.Facts = append(madeBy(), evaluation.Fact{Name: "detector", Value: d.file},
 		evaluation.Fact{Name: "images", Value: fmt.Sprintf("%s, %d unreadable, %d copies", count(r.Images, "image"), r.Unreadable, r.Copies)},
 		evaluation.Fact{Name: "calibration images", Value: fmt.Sprint(r.Calibration)},

@@ -66,27 +66,21 @@ func addDrift(c *command) {
 	w.running = AddRunFlags(c.FlagSet, &w.opts.Options)
 	c.rare(append([]string{"rows"}, rareRunFlags...)...)
 	c.required = []string{"detector"}
+	c.takes(1, anyNumber, "name a folder of images to look at")
 	c.run = w.run
 }
 
 func (w *watching) run(ctx context.Context, s Streams) error {
 	switch {
-	case w.NArg() == 0:
-		return Usagef("name a folder of images to look at")
 	case !(w.alpha > 0 && w.alpha < 1):
 		return Usagef("--alpha %g: a chance lies between 0 and 1", w.alpha)
 	case w.rows < 1:
 		return Usagef("--rows %d: it must be positive", w.rows)
 	}
-	if err := w.running.Check(); err != nil {
+	err := cmp.Or(w.running.Check(), report.CheckPage(w.page))
+	if err != nil {
 		return err
 	}
-	if w.page != "" {
-		if err := report.CheckDrift(w.page); err != nil {
-			return err
-		}
-	}
-	var err error
 	if w.opts.Detector, err = w.load(w.file); err != nil {
 		return err
 	}
@@ -451,13 +445,12 @@ func (c *course) shares(class string) (early, late float64) {
 
 // page is the course as a page.
 func (c *course) page(ctx context.Context, file, by, line string) report.Drift {
-	page := report.Drift{
+	page := report.Drift{Frame: report.Frame{
 		Title: "Are these images still like the training images?",
 		Lead: []string{fmt.Sprintf("%s in the order of %s, judged by %s.", count(c.Images, "image"), map[string]string{"time": "time", "taken": "the time they were taken", "name": "name"}[by], filepath.Base(file)),
 			fmt.Sprintf("If the images stay like the calibration images of the detector, an alarm is ever raised with a chance of at most %g%%.", 100*c.Alpha)},
-		Parts: c.Parts, Classes: c.Classes, Threshold: c.watch.All().Threshold(),
 		Answer: "No alarm.", Commands: []string{line}, Facts: []evaluation.Fact{{Name: "made by", Value: Version()}, {Name: "date of this page", Value: today()}},
-	}
+	}, Parts: c.Parts, Classes: c.Classes, Threshold: c.watch.All().Threshold()}
 	if c.Failed > 0 {
 		page.Notes = append(page.Notes, fmt.Sprintf("%s could not be read.", count(c.Failed, "image")))
 	}

@@ -91,7 +91,7 @@ func (e *evaluating) check() (err error) {
 	if e.assessAlone {
 		need = []string{"id"}
 	}
-	if err := errors.Join(needed(e.FlagSet, need), e.noArgs()); err != nil {
+	if err := needed(e.FlagSet, need); err != nil {
 		return err
 	}
 	if len(e.opts.OOD) == 0 && e.file == "" {

@@ -41,9 +41,6 @@ func addExport(c *command) {
 	c.IntVar(&opts.Opset, "opset", 0, fmt.Sprintf("`version` of ONNX's operators (default: %d, or the backbone's)", detector.DefaultOpset))
 	c.required = []string{"detector", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
-		if err := c.noArgs(); err != nil {
-			return err
-		}
 		switch {
 		case !opts.WithBackbone && (opts.Model != "" && opts.AsClassifier == "" || opts.KeepOutputs):
 			return Usagef("--model and --keep-outputs go with --with-backbone")

@@ -138,7 +138,7 @@ func (e *extracting) run(ctx context.Context, s Streams) error {
 	case !e.checking.on && (opts.Images == "" && len(opts.Sources) == 0 || opts.Out == ""):
 		return Usagef("--images and --out are needed")
 	}
-	if err := errors.Join(e.noArgs(), checkModelFlags(e.Changed, pixels)); err != nil {
+	if err := checkModelFlags(e.Changed, pixels); err != nil {
 		return err
 	}
 	if opts.Speculate && !opts.Parts {

@@ -19,9 +19,6 @@ func addHealth(c *command) {
 	secure := c.Bool("tls", false, "the service has a certificate (which is not checked: no secret is sent)")
 	timeout := c.Duration("timeout", 5*time.Second, "give up after `TIME`")
 	c.run = func(ctx context.Context, s Streams) error {
-		if err := c.noArgs(); err != nil {
-			return err
-		}
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
 		if err := ready(ctx, *address, *secure); err != nil {

@@ -42,9 +42,6 @@ func addInspect(c *command) {
 	c.rare("false-outliers", "folds", "seed", "scratch", "images")
 	c.required = []string{"features", "out"}
 	c.run = func(ctx context.Context, s Streams) error {
-		if err := c.noArgs(); err != nil {
-			return err
-		}
 		if err := report.Check(*out); err != nil {
 			return err
 		}
@@ -87,13 +84,8 @@ const mostShown = 200
 
 func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 	page := report.Inspection{
-		Classes:  r.Classes,
-		Overlaps: r.Overlaps,
-		Failed:   r.Failed,
-		Lead:     []string{inspectionLead(r)},
-		Notes:    inspectionNotes(r),
-		Commands: []string{line},
-		Facts:    madeBy(),
+		Frame:   report.Frame{Lead: []string{inspectionLead(r)}, Notes: inspectionNotes(r), Commands: []string{line}, Facts: madeBy()},
+		Classes: r.Classes, Overlaps: r.Overlaps, Failed: r.Failed,
 	}
 	page.Head = issueLines()
 	for _, k := range issueKinds {

@@ -24,10 +24,8 @@ func addMerge(c *command) {
 	c.addCacheFlag()
 	c.addJSON("print the result as one JSON object")
 	c.required = []string{"out"}
+	c.takes(1, anyNumber, "name the folders of the shards")
 	c.run = func(ctx context.Context, s Streams) error {
-		if c.NArg() == 0 {
-			return Usagef("name the folders of the shards")
-		}
 		opts.Drifted = c.warnDrift(s)
 		meta, err := features.Merge(ctx, *out, c.Args(), opts)
 		if err != nil {

@@ -33,6 +33,7 @@ func addModels(c *command) {
 	c.StringVar(&l.library, "onnxruntime", "", "onnxruntime library `FILE` for the check (default: as for extract)")
 	c.addJSON("print one JSON object")
 	c.addQuiet("show no progress")
+	c.takes(0, anyNumber, "")
 	c.run = func(ctx context.Context, s Streams) error {
 		h, err := hub.FromEnvironment()
 		switch {

@@ -150,9 +150,6 @@ func (c *command) fromEnvironment() error {
 
 // check reads the flags.
 func (v *serving) check(s Streams) error {
-	if err := v.noArgs(); err != nil {
-		return err
-	}
 	if err := v.running.Check(); err != nil {
 		return err
 	}

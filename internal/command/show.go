@@ -38,10 +38,8 @@ func addShow(c *command) {
 	c.StringArrayVar(&opts.Roots, "images", nil, "`FOLDER` that images may come from (repeat); default: those that the feature sets record")
 	c.addJSON("print one JSON object")
 	load := addPublicKeyFlag(c.FlagSet)
+	c.takes(1, 1, "name one DETECTOR or FOLDER")
 	c.run = func(ctx context.Context, s Streams) error {
-		if c.NArg() != 1 {
-			return Usagef("name one DETECTOR or FOLDER")
-		}
 		file := c.Arg(0)
 		if pipeline.IsWatchable(file) {
 			for _, name := range []string{"out", "features", "images", "public-key"} {
@@ -61,10 +59,8 @@ func addShow(c *command) {
 			return err
 		}
 		opts.FileOnly = *out == "" && len(opts.Features) == 0
-		if *out != "" {
-			if err := report.CheckDetector(*out); err != nil {
-				return err
-			}
+		if err := report.CheckPage(*out); err != nil {
+			return err
 		}
 		summary, err := pipeline.Summarise(ctx, opts)
 		if err != nil {
@@ -334,8 +330,8 @@ func (c *command) writeDetectorPage(ctx context.Context, page, file string, opts
 
 // detectorPage fills the page of a detector.
 func (c *command) detectorPage(s *pipeline.Summary, file string, change *report.Change) report.Detector {
-	page := report.Detector{Summary: s, Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
-		Commands: []string{trainLine(s.Detector, file)}, Facts: detectorFacts(s.Detector), Change: change}
+	page := report.Detector{Summary: s, Change: change, Frame: report.Frame{Title: "The detector " + filepath.Base(file), Lead: detectorLead(s),
+		Commands: []string{trainLine(s.Detector, file)}, Facts: detectorFacts(s.Detector)}}
 	if note := corrected(s.Detector); note != "" {
 		page.Notes = append(page.Notes, sentence(note))
 	}

@@ -49,10 +49,8 @@ A key is made with minisign -G (https://jedisct1.github.io/minisign). A password
 func addSign(c *command) {
 	key := c.String("key", "", "secret key `FILE`")
 	c.required = []string{"key"}
+	c.takes(1, 1, "name one detector")
 	c.run = func(ctx context.Context, s Streams) error {
-		if c.NArg() != 1 {
-			return Usagef("name one detector")
-		}
 		file := c.Arg(0)
 		d, err := pipeline.LoadDetector(file)
 		if err != nil {

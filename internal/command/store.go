@@ -29,6 +29,7 @@ func addStore(c *command) {
 	c.sets(&hook)
 	c.StringVar(&hook.Webhook, "webhook", "", "the `URL` that serve tells")
 	c.StringVar(&hook.WebhookSecret, "webhook-secret", "", "`FILE` with the secret that signs what is sent")
+	c.takes(0, anyNumber, "")
 	c.run = func(ctx context.Context, s Streams) error {
 		switch what := c.Arg(0); {
 		case what == "backup" && c.NArg() == 3:

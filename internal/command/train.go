@@ -94,6 +94,7 @@ func addTrain(c *command) {
 	c.BoolVar(&t.verify, "verify", false, "first compare the feature sets with their checksums")
 	c.programOnly("cache", "checkpoint-every", "resume", "restart", "verify")
 	c.rare("checkpoint-every", "verify", "resume")
+	c.takes(0, 0, "; --features repeats for each set")
 	c.run = t.run
 }
 
@@ -127,9 +128,6 @@ func (t *fitting) options() (pipeline.TrainOptions, error) {
 // check reads and checks the flags, and loads the detector that images are added to.
 func (t *fitting) check() (pipeline.TrainOptions, error) {
 	none := pipeline.TrainOptions{}
-	if t.NArg() > 0 {
-		return none, Usagef("unexpected argument %q; --features repeats for each set", t.Arg(0))
-	}
 	if err := t.adding.check(); err != nil {
 		return none, err
 	}
@@ -181,10 +179,8 @@ func (t *fitting) prepare(ctx context.Context, opts pipeline.TrainOptions, s Str
 	if err := prepareOutput(t.out); err != nil {
 		return err
 	}
-	if t.page != "" {
-		if err := report.CheckDetector(t.page); err != nil {
-			return err
-		}
+	if err := report.CheckPage(t.page); err != nil {
+		return err
 	}
 	if !t.force && !(opts.Checkpoint != "" && !t.restart && exists(opts.Checkpoint)) {
 		if err := mayReplace(s.Err, t.out, func() ([]string, error) { return t.classes(ctx) }); err != nil {

@@ -20,12 +20,7 @@ var _ = declare("version", 170, "[flags]", "Print the version and what it runs o
 
 func addVersion(c *command) {
 	c.addJSON("print one JSON object")
-	c.run = func(_ context.Context, s Streams) error {
-		if err := c.noArgs(); err != nil {
-			return err
-		}
-		return c.printVersion(s)
-	}
+	c.run = func(_ context.Context, s Streams) error { return c.printVersion(s) }
 }
 
 // commit is the commit that the program was built from, if the build recorded it.
