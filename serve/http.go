@@ -99,15 +99,15 @@ func (s *Server) routes() []route {
 		{pattern: "GET /v1/drift/course", role: access.Read, answer: memory.ask(drift.course)},
 		{pattern: "POST /v1/drift/reset", role: access.Operate, answer: drift.reset},
 		{pattern: "POST /v1/drift/acknowledge", role: access.Operate, answer: drift.acknowledge},
-		{pattern: "GET /v1/learn", role: access.Read, answer: learning.ask(learning.whatToLearn)},
-		{pattern: "POST /v1/learn", role: access.Operate, answer: learning.ask(learning.startLearning)},
+		{pattern: "GET /v1/learn", role: access.Read, answer: learning.of(learning.whatToLearn)},
+		{pattern: "POST /v1/learn", role: access.Operate, answer: learning.of(learning.startLearning)},
 		{pattern: "GET /v1/jobs", role: access.Read, answer: learning.ask(learning.listJobs)},
 		{pattern: "GET /v1/jobs/{id}", role: access.Read, answer: learning.ask(learning.getJob)},
 		{pattern: "POST /v1/jobs/{id}/cancel", role: access.Operate, answer: learning.ask(learning.cancelJob)},
-		{pattern: "GET /v1/detectors/{name}", role: access.Read, answer: learning.ask(learning.getDetector)},
-		{pattern: "POST /v1/detectors/{name}/activate", role: access.Operate, answer: learning.ask(learning.activate)},
-		{pattern: "GET /v1/detectors/{name}/calibration", role: access.Read, answer: learning.ask(learning.getCalibration)},
-		{pattern: "POST /v1/detectors/{name}/calibration", role: access.Operate, answer: learning.ask(learning.trim)},
+		{pattern: "GET /v1/detectors/{name}", role: access.Read, answer: learning.of(learning.describe)},
+		{pattern: "POST /v1/detectors/{name}/activate", role: access.Operate, answer: learning.of(learning.activate)},
+		{pattern: "GET /v1/detectors/{name}/calibration", role: access.Read, answer: learning.of(learning.getCalibration)},
+		{pattern: "POST /v1/detectors/{name}/calibration", role: access.Operate, answer: learning.of(learning.trim)},
 		{pattern: "GET /v2", open: true, answer: models.server},
 		{pattern: "GET /v2/health/live", open: true, answer: models.live},
 		{pattern: "GET /v2/health/ready", open: true, answer: models.serves},
@@ -221,11 +221,7 @@ func (s *Server) guarded(mux *http.ServeMux, routes []route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler, pattern := mux.Handler(r)
 		route := known[pattern]
-		var bearer access.Bearer
-		ok := true
-		if s.tokens != nil {
-			bearer, ok = s.tokens.Bearer(r)
-		}
+		bearer, ok := s.bearer(r)
 		spare, _ := r.Context().Value(spareConn{}).(bool)
 		if spare || s.draining.Load() {
 			w.Header().Set("Connection", "close")
@@ -241,9 +237,7 @@ func (s *Server) guarded(mux *http.ServeMux, routes []route) http.Handler {
 			s.busy(w, r, fmt.Sprintf("more than %d connections from one address", s.opts.PerClientConns))
 			return
 		case !route.open && !ok:
-			s.wrong.slow(r.Context(), access.ClientOf(r.RemoteAddr))
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			s.fail(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
+			s.needToken(w, r)
 			return
 		case !route.open && !bearer.May(route.role):
 			s.fail(w, r, http.StatusForbidden, fmt.Sprintf("the token of %s has not the role %s", bearer.Name, route.role))
@@ -264,6 +258,21 @@ func (s *Server) guarded(mux *http.ServeMux, routes []route) http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// bearer is who bears the token of a request; ok where it is one, or none is needed.
+func (s *Server) bearer(r *http.Request) (b access.Bearer, ok bool) {
+	if s.tokens == nil {
+		return b, true
+	}
+	return s.tokens.Bearer(r)
+}
+
+// needToken refuses a request without a token.
+func (s *Server) needToken(w http.ResponseWriter, r *http.Request) {
+	s.wrong.slow(r.Context(), access.ClientOf(r.RemoteAddr))
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	s.fail(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
 }
 
 // spareConn is a key of contexts: whether a connection is beyond what its client may have.

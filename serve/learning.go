@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,32 +114,25 @@ func (l *learnRequests) ask(do question) question {
 	}
 }
 
-// detectorNamed is the name of the detector that a request means.
-func (l *learnRequests) detectorNamed(name string) (string, error) {
-	names := l.detectors.Names()
-	if name == "" {
-		return names[0], nil
-	}
-	if !slices.Contains(names, name) {
-		return "", refuse(http.StatusNotFound, "there is no detector %q", name)
-	}
-	return name, nil
+// of is a question about the learning of the detector that a request means, the first if it
+// names none.
+func (l *learnRequests) of(do func(ctx context.Context, r *http.Request, name string) (any, error)) question {
+	return l.ask(func(ctx context.Context, r *http.Request) (any, error) {
+		names := l.detectors.Names()
+		name := cmp.Or(r.PathValue("name"), r.URL.Query().Get("detector"), names[0])
+		if !slices.Contains(names, name) {
+			return nil, refuse(http.StatusNotFound, "there is no detector %q", name)
+		}
+		return do(ctx, r, name)
+	})
 }
 
-func (l *learnRequests) whatToLearn(ctx context.Context, r *http.Request) (any, error) {
-	name, err := l.detectorNamed(r.URL.Query().Get("detector"))
-	if err != nil {
-		return nil, err
-	}
+func (l *learnRequests) whatToLearn(ctx context.Context, _ *http.Request, name string) (any, error) {
 	g, err := l.learned.Reviews(ctx, name)
 	return map[string]any{"detector": name, "minimum_of_a_new_class": learn.MinNew, "reviews": g}, err
 }
 
-func (l *learnRequests) startLearning(ctx context.Context, r *http.Request) (any, error) {
-	name, err := l.detectorNamed(r.URL.Query().Get("detector"))
-	if err != nil {
-		return nil, err
-	}
+func (l *learnRequests) startLearning(ctx context.Context, _ *http.Request, name string) (any, error) {
 	job, err := l.jobs.Start(ctx, name)
 	if err == nil {
 		err = l.acted.did(ctx, "learn", name+", job "+job.ID)
@@ -165,21 +159,13 @@ func (l *learnRequests) cancelJob(ctx context.Context, r *http.Request) (any, er
 }
 
 // getCalibration answers with the calibration images that score lowest.
-func (l *learnRequests) getCalibration(ctx context.Context, r *http.Request) (any, error) {
-	name, err := l.detectorNamed(r.PathValue("name"))
-	if err != nil {
-		return nil, err
-	}
+func (l *learnRequests) getCalibration(ctx context.Context, _ *http.Request, name string) (any, error) {
 	lowest, err := l.learned.Lowest(ctx, name)
 	return lowest, l.reviewFailed(ctx, name, err)
 }
 
 // trim makes a version without the calibration images that a person says are of no class.
-func (l *learnRequests) trim(ctx context.Context, r *http.Request) (any, error) {
-	name, err := l.detectorNamed(r.PathValue("name"))
-	if err != nil {
-		return nil, err
-	}
+func (l *learnRequests) trim(ctx context.Context, r *http.Request, name string) (any, error) {
 	var said struct {
 		SHA256   string `json:"sha256"`
 		Reviewed *int   `json:"reviewed"`
@@ -229,16 +215,8 @@ type versionOf struct {
 	Classes int        `json:"classes,omitempty"`
 }
 
-func (l *learnRequests) getDetector(ctx context.Context, r *http.Request) (any, error) {
-	name, err := l.detectorNamed(r.PathValue("name"))
-	if err != nil {
-		return nil, err
-	}
-	return l.describe(ctx, name)
-}
-
 // describe says which versions of a detector there are.
-func (l *learnRequests) describe(ctx context.Context, name string) (any, error) {
+func (l *learnRequests) describe(ctx context.Context, _ *http.Request, name string) (any, error) {
 	v, err := l.learned.Versions(ctx, name)
 	if err != nil {
 		return nil, err
@@ -270,11 +248,7 @@ func (l *learnRequests) describe(ctx context.Context, name string) (any, error) 
 
 // activate answers POST /v1/detectors/NAME/activate: {"version": ID}, where ID is that of
 // a job, "original" or "previous".
-func (l *learnRequests) activate(ctx context.Context, r *http.Request) (any, error) {
-	name, err := l.detectorNamed(r.PathValue("name"))
-	if err != nil {
-		return nil, err
-	}
+func (l *learnRequests) activate(ctx context.Context, r *http.Request, name string) (any, error) {
 	var asked struct {
 		Version string `json:"version"`
 	}
@@ -296,5 +270,5 @@ func (l *learnRequests) activate(ctx context.Context, r *http.Request) (any, err
 	if err := l.acted.did(ctx, "activate", name+", version "+asked.Version); err != nil {
 		return nil, err
 	}
-	return l.describe(ctx, name)
+	return l.describe(ctx, r, name)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -129,72 +128,64 @@ func (m *memory) record(r store.Record) record {
 	return record{Record: r, Score: number(r.Score), Threshold: number(r.Threshold), Kept: m.has(r.Image)}
 }
 
+// reads returns what reads the value of a query into a field, and says what it must be where it
+// is not.
+func reads[T any](to *T, must string, parse func(text string) (T, bool)) func(string) error {
+	return func(text string) error {
+		v, ok := parse(text)
+		if !ok {
+			return errors.New(must)
+		}
+		*to = v
+		return nil
+	}
+}
+
 // query reads the query of a request for verdicts or counts.
 func query(r *http.Request) (q store.Query, err error) {
-	values := r.URL.Query()
-	wrong := func(name string, err error) error {
-		return refuse(http.StatusBadRequest, "%s=%s: %v", name, values.Get(name), err)
+	when := func(text string) (time.Time, bool) {
+		t, err := time.Parse(time.RFC3339, text)
+		return t, err == nil
 	}
+	word := func(text string) (string, bool) { return text, true }
+	yes := func(text string) (*bool, bool) {
+		v, err := strconv.ParseBool(text)
+		return &v, err == nil
+	}
+	seq := func(text string) (int64, bool) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		return n, err == nil && n >= 0
+	}
+	orders := []string{"newest", "oldest", "strangest"}
+	order := func(text string) (store.Order, bool) {
+		at := slices.Index(orders, text)
+		return store.Order(at), at >= 0
+	}
+	limit := func(text string) (int, bool) {
+		n, err := strconv.Atoi(text)
+		return n, err == nil && n >= 1 && n <= 1000
+	}
+	const aTime, aTruth, aSeq = "a time is written like 2026-11-22T10:00:00Z", "it is true or false", "it is the seq of a verdict"
+	fields := map[string]func(string) error{
+		"from": reads(&q.From, aTime, when), "to": reads(&q.To, aTime, when),
+		"source": reads(&q.Source, "", word), "class": reads(&q.Class, "", word), "detector": reads(&q.Detector, "", word), "image": reads(&q.Image, "", word),
+		"ood": reads(&q.OOD, aTruth, yes), "reviewed": reads(&q.Reviewed, aTruth, yes),
+		"after": reads(&q.AfterSeq, aSeq, seq), "until": reads(&q.UntilSeq, aSeq, seq),
+		"order": reads(&q.Order, "it is "+strings.Join(orders, ", "), order),
+		"limit": reads(&q.Limit, "it is a number from 1 to 1000", limit),
+		"step":  func(string) error { return nil }, // see stepOf
+	}
+	values := r.URL.Query()
 	for name := range values {
-		text := values.Get(name)
-		if text == "" {
-			continue // as if it were not there
-		}
-		switch name {
-		case "from", "to":
-			var t time.Time
-			if t, err = time.Parse(time.RFC3339, text); err != nil {
-				return q, wrong(name, errors.New("a time is written like 2026-11-22T10:00:00Z"))
-			}
-			if name == "from" {
-				q.From = t
-			} else {
-				q.To = t
-			}
-		case "source":
-			q.Source = text
-		case "class":
-			q.Class = text
-		case "detector":
-			q.Detector = text
-		case "image":
-			q.Image = text
-		case "ood", "reviewed":
-			yes, err := strconv.ParseBool(text)
-			if err != nil {
-				return q, wrong(name, errors.New("it is true or false"))
-			}
-			if name == "ood" {
-				q.OOD = &yes
-			} else {
-				q.Reviewed = &yes
-			}
-		case "after", "until":
-			n, err := strconv.ParseInt(text, 10, 64)
-			if err != nil || n < 0 {
-				return q, wrong(name, errors.New("it is the seq of a verdict"))
-			}
-			if name == "after" {
-				q.AfterSeq = n
-			} else {
-				q.UntilSeq = n
-			}
-		case "order":
-			orders := []string{"newest", "oldest", "strangest"}
-			at := slices.Index(orders, text)
-			if at < 0 {
-				return q, wrong(name, fmt.Errorf("it is %s", strings.Join(orders, ", ")))
-			}
-			q.Order = store.Order(at)
-		case "limit":
-			n, err := strconv.Atoi(text)
-			if err != nil || n < 1 || n > 1000 {
-				return q, wrong(name, errors.New("it is a number from 1 to 1000"))
-			}
-			q.Limit = n
-		case "step":
-		default:
+		text, read := values.Get(name), fields[name]
+		switch {
+		case text == "": // as if it were not there
+		case read == nil:
 			return q, refuse(http.StatusBadRequest, "nobody knows %q", name)
+		default:
+			if err := read(text); err != nil {
+				return q, refuse(http.StatusBadRequest, "%s=%s: %v", name, text, err)
+			}
 		}
 	}
 	return q, nil

@@ -177,14 +177,8 @@ func (s *Server) MetricsHandler() http.Handler {
 	metrics := promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		bearer, ok := access.Bearer{}, true
-		if s.tokens != nil {
-			bearer, ok = s.tokens.Bearer(r)
-		}
-		if !ok || !bearer.May(access.Read) {
-			s.wrong.slow(r.Context(), access.ClientOf(r.RemoteAddr))
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			s.fail(w, r, http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
+		if bearer, ok := s.bearer(r); !ok || !bearer.May(access.Read) {
+			s.needToken(w, r)
 			return
 		}
 		metrics.ServeHTTP(w, r)

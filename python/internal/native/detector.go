@@ -2,7 +2,6 @@ package native
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -20,19 +19,17 @@ import (
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 )
 
-func train(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-	var a struct {
-		Features []path   `json:"features"` // folders; or
-		Columns  int      `json:"columns"`  // of the buffers x [n, columns] and labels [n]
-		Classes  []string `json:"classes"`  // of labels
-		Like     path     `json:"like"`     // a feature set of the model that x comes from; "" if that is not known
-		// ClassType is of what type the classes are where not text; see detector.TrainingRecord.
-		ClassType string           `json:"class_type"`
-		Settings  command.Settings `json:"settings"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+type trainArguments struct {
+	Features []path   `json:"features"` // folders; or
+	Columns  int      `json:"columns"`  // of the buffers x [n, columns] and labels [n]
+	Classes  []string `json:"classes"`  // of labels
+	Like     path     `json:"like"`     // a feature set of the model that x comes from; "" if that is not known
+	// ClassType is of what type the classes are where not text; see detector.TrainingRecord.
+	ClassType string           `json:"class_type"`
+	Settings  command.Settings `json:"settings"`
+}
+
+func train(c *call, a trainArguments, buffers []Buffer) (any, error) {
 	opts, err := command.TrainSettings(a.Settings)
 	if err != nil {
 		return nil, err
@@ -119,15 +116,13 @@ func (c *call) follow(opts *pipeline.TrainOptions) {
 	}
 }
 
-func load(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		File      path   `json:"file"`
-		PublicKey string `json:"public_key"`
-		Told      bool   `json:"told"` // what there is to say of it was said before
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+type loadArguments struct {
+	File      path   `json:"file"`
+	PublicKey string `json:"public_key"`
+	Told      bool   `json:"told"` // what there is to say of it was said before
+}
+
+func load(c *call, a loadArguments, _ []Buffer) (any, error) {
 	d, err := pipeline.LoadDetector(a.File.String())
 	if a.PublicKey != "" {
 		d, err = pipeline.LoadSignedDetector(a.File.String(), a.PublicKey)

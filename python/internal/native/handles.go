@@ -63,17 +63,13 @@ func (a handleArguments) handle() int64 { return a.Detector }
 
 // ofDetector makes a function of what is to be done with a detector that the caller holds.
 func ofDetector[A interface{ handle() int64 }](do func(c *call, o *opened, a A, buffers []Buffer) (any, error)) function {
-	return func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-		var a A
-		if err := decode(arguments, &a); err != nil {
-			return nil, err
-		}
+	return of(func(c *call, a A, buffers []Buffer) (any, error) {
 		o, err := held(a.handle())
 		if err != nil {
 			return nil, err
 		}
 		return do(c, o, a, buffers)
-	}
+	})
 }
 
 func closeHandle(_ *call, o *opened, a handleArguments, _ []Buffer) (any, error) {

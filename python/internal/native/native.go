@@ -33,9 +33,9 @@ type Buffer []byte
 type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error)
 
 var functions = map[string]function{
-	"setup": setup, "options": describe, "run": run, "embed": embed, "extract": extract, "features": openFeatures, "paths": paths, "read": readFeatures,
-	"train": train, "load": load, "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
-	"rows": ofDetector(columns), "verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": measure, "close_models": closeModels,
+	"setup": of(setup), "options": of(describe), "run": of(run), "embed": of(embed), "extract": of(extract), "features": ofSet(describeSet), "paths": ofSet(paths), "read": ofSet(readFeatures),
+	"train": of(train), "load": of(load), "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
+	"rows": ofDetector(columns), "verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": of(measure), "close_models": closeModels,
 }
 
 // call is one call of a function, which another thread may cancel or look at.
@@ -164,14 +164,17 @@ func kind(err error) string {
 	return "error"
 }
 
-// decode reads the arguments of a function, all of which must be known to it.
-func decode(arguments json.RawMessage, into any) error {
-	d := json.NewDecoder(strings.NewReader(string(arguments)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return &command.UsageError{Err: err}
+// of makes a function of one whose arguments are declared, all of which must be known to it.
+func of[A any](do func(c *call, a A, buffers []Buffer) (any, error)) function {
+	return func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
+		var a A
+		d := json.NewDecoder(bytes.NewReader(arguments))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&a); err != nil {
+			return nil, &command.UsageError{Err: err}
+		}
+		return do(c, a, buffers)
 	}
-	return nil
 }
 
 // path is a path of the file system, whose bytes need not be UTF-8: base64 in JSON.
@@ -187,15 +190,13 @@ func texts(paths []path) []string {
 	return all
 }
 
+type setupArguments struct {
+	Env map[string]string `json:"env"`
+}
+
 // setup takes over environment variables: the library sees those of the time when the
 // process began.
-func setup(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		Env map[string]string `json:"env"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+func setup(_ *call, a setupArguments, _ []Buffer) (any, error) {
 	for name, value := range a.Env {
 		if err := os.Setenv(name, value); err != nil {
 			return nil, err
@@ -204,27 +205,23 @@ func setup(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
 	return map[string]string{"version": version.Version, "about": command.Version()}, nil
 }
 
+type describeArguments struct {
+	Command string `json:"command"`
+}
+
 // describe says which options a command has.
-func describe(_ *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		Command string `json:"command"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+func describe(_ *call, a describeArguments, _ []Buffer) (any, error) {
 	return command.Options(a.Command)
 }
 
+type runArguments struct {
+	Command  string           `json:"command"`
+	Settings command.Settings `json:"settings"`
+	Paths    []path           `json:"paths"` // that follow the flags
+}
+
 // run runs a command of the program, and returns what it prints. Its notes are warnings.
-func run(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		Command  string           `json:"command"`
-		Settings command.Settings `json:"settings"`
-		Paths    []path           `json:"paths"` // that follow the flags
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+func run(c *call, a runArguments, _ []Buffer) (any, error) {
 	var out bytes.Buffer
 	said := &saying{call: c}
 	err := command.RunCommand(c.ctx, a.Command, a.Settings, texts(a.Paths), command.Streams{In: strings.NewReader(""), Out: &out, Err: said})

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -19,36 +18,32 @@ type failed struct {
 	Error string `json:"error"`
 }
 
-func extract(c *call, arguments json.RawMessage, _ []Buffer) (any, error) {
-	var a struct {
-		Images   path             `json:"images"`
-		Model    path             `json:"model"`
-		Out      path             `json:"out"`
-		Settings command.Settings `json:"settings"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+type extractArguments struct {
+	Images   path             `json:"images"`
+	Model    path             `json:"model"`
+	Out      path             `json:"out"`
+	Settings command.Settings `json:"settings"`
+}
+
+func extract(c *call, a extractArguments, _ []Buffer) (any, error) {
 	return c.extract(a.Settings, func(opts *pipeline.ExtractOptions) error {
 		opts.Images, opts.Model, opts.Out = a.Images.String(), a.Model.String(), a.Out.String()
 		return nil
 	})
 }
 
+type embedArguments struct {
+	Images   []picture        `json:"images"`
+	Root     path             `json:"root"`   // of those that are files
+	Labels   []int            `json:"labels"` // of images: −1 for none
+	Classes  []string         `json:"classes"`
+	Model    path             `json:"model"`
+	Out      path             `json:"out"`
+	Settings command.Settings `json:"settings"`
+}
+
 // embed is extract for images wherever they are: files below a folder, and what buffers have.
-func embed(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-	var a struct {
-		Images   []picture        `json:"images"`
-		Root     path             `json:"root"`   // of those that are files
-		Labels   []int            `json:"labels"` // of images: −1 for none
-		Classes  []string         `json:"classes"`
-		Model    path             `json:"model"`
-		Out      path             `json:"out"`
-		Settings command.Settings `json:"settings"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+func embed(c *call, a embedArguments, buffers []Buffer) (any, error) {
 	return c.extract(a.Settings, func(opts *pipeline.ExtractOptions) error {
 		listing := &images.Listing{Root: a.Root.String(), Classes: a.Classes}
 		for i, p := range a.Images {
@@ -90,14 +85,9 @@ func (c *call) extract(settings command.Settings, fill func(*pipeline.ExtractOpt
 	return map[string]any{"new": r.New, "reused": r.Reused, "skipped": r.Skipped, "failed": lost}, nil
 }
 
-// openFeatures checks a feature set and says what is in it. Its arrays are the caller's to
+// describeSet says what is in it. Its arrays are the caller's to
 // map.
-func openFeatures(c *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
-	set, err := c.openSet(arguments)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, set.Close()) }()
+func describeSet(set *features.Set, _ []Buffer) (any, error) {
 	_, logits := set.Logits()
 	return map[string]any{
 		"n": set.N, "d": set.D, "logits": logits, "classes": append([]string{}, set.Classes...), "root": path(set.Root), "model": path(set.Model),
@@ -105,35 +95,29 @@ func openFeatures(c *call, arguments json.RawMessage, _ []Buffer) (_ any, err er
 	}, nil
 }
 
-func (c *call) openSet(arguments json.RawMessage) (*features.Set, error) {
-	var a struct {
+// ofSet makes a function of what is to be done with a feature set.
+func ofSet(do func(set *features.Set, buffers []Buffer) (any, error)) function {
+	return of(func(c *call, a struct {
 		Folder path `json:"folder"`
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
-	return features.Open(c.ctx, a.Folder.String())
+	}, buffers []Buffer) (_ any, err error) {
+		set, err := features.Open(c.ctx, a.Folder.String())
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, set.Close()) }()
+		return do(set, buffers)
+	})
 }
 
 // readFeatures copies the arrays of a feature set into buffers: features, labels and,
 // if there are any, logits.
-func readFeatures(c *call, arguments json.RawMessage, buffers []Buffer) (_ any, err error) {
-	set, err := c.openSet(arguments)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, set.Close()) }()
+func readFeatures(set *features.Set, buffers []Buffer) (any, error) {
 	logits, _ := set.Logits()
 	return nil, errors.Join(fill(buffers, 0, set.Features()), fill(buffers, 1, set.Labels()), fill(buffers, 2, logits))
 }
 
 // paths returns the paths of the images of a feature set, and those that could not be read.
-func paths(c *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
-	set, err := c.openSet(arguments)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, set.Close()) }()
+func paths(set *features.Set, _ []Buffer) (any, error) {
 	images, err := set.Images()
 	if err != nil {
 		return nil, err
@@ -152,14 +136,12 @@ func paths(c *call, arguments json.RawMessage, _ []Buffer) (_ any, err error) {
 	return map[string]any{"paths": all, "errors": errs}, nil
 }
 
+type measureArguments struct {
+	Fingerprints [2]string `json:"fingerprints"` // of the rows that have the scores; "" where nobody knows it
+}
+
 // measure compares the scores of in-distribution and of out-of-distribution images.
-func measure(c *call, arguments json.RawMessage, buffers []Buffer) (any, error) {
-	var a struct {
-		Fingerprints [2]string `json:"fingerprints"` // of the rows that have the scores; "" where nobody knows it
-	}
-	if err := decode(arguments, &a); err != nil {
-		return nil, err
-	}
+func measure(_ *call, a measureArguments, buffers []Buffer) (any, error) {
 	if !features.Comparable(a.Fingerprints[0], a.Fingerprints[1]) {
 		return nil, fmt.Errorf("features of known and of new images cannot be compared: one was %w than the other", features.ErrFingerprint)
 	}

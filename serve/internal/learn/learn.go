@@ -34,7 +34,6 @@ type Options struct {
 	Images *store.Images // that are kept, or nil
 	Dir    string        // of the results: a folder for each detector, and in it one for each version
 	Tool   string        // names the program, for files
-	Memory int64         // bytes of features that may lie in memory, about; 0 is half of the machine's
 	Log    *slog.Logger
 }
 
@@ -420,7 +419,7 @@ func (l *Learner) learn(ctx context.Context, job Job, subject Subject, now *pool
 	}
 	subject.Classes = base.Classes
 	return Run(ctx, l.opts.Store, l, Task{
-		Subject: subject, Base: base, Now: now.Detector, Dir: dir, Root: root, Tool: l.opts.Tool, Memory: l.opts.Memory, Stage: say, Ready: ready,
+		Subject: subject, Base: base, Now: now.Detector, Dir: dir, Root: root, Tool: l.opts.Tool, Stage: say, Ready: ready,
 	})
 }
 

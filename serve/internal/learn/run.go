@@ -25,16 +25,13 @@ import (
 // Task is what one job works on.
 type Task struct {
 	Subject
-	Base *detector.Detector // whose training features the reviewed images join
-	Now  *detector.Detector // that serves, and is compared with
-	Dir  string             // of the result: a folder that is made
-	Root string             // folder of the kept images, of which the feature set gives paths; may be ""
-	Tool string
-	// Memory is how many bytes of features may lie in memory, about; 0 is half of the
-	// machine's.
-	Memory int64
-	Stage  func(string)         // is told what is being done
-	Ready  func(*Learned) error // is told the result before the learning curve is made
+	Base  *detector.Detector // whose training features the reviewed images join
+	Now   *detector.Detector // that serves, and is compared with
+	Dir   string             // of the result: a folder that is made
+	Root  string             // folder of the kept images, of which the feature set gives paths; may be ""
+	Tool  string
+	Stage func(string)         // is told what is being done
+	Ready func(*Learned) error // is told the result before the learning curve is made
 }
 
 // Names in the folder of a result.
@@ -107,7 +104,7 @@ func Run(ctx context.Context, db store.Store, kept Kept, t Task) (*Learned, erro
 	if err != nil {
 		return nil, err
 	}
-	o.Memory, o.Tool = t.Memory, t.Tool
+	o.Tool = t.Tool
 	known := slices.Clone(o.Features)
 	for _, of := range []struct {
 		name   string
