@@ -19,6 +19,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/setaside"
@@ -218,11 +219,7 @@ func detectSources(ctx context.Context, opts DetectOptions, sink func(Judgement)
 	if err != nil {
 		return DetectStats{}, err
 	}
-	units := make([]int, len(listing.Units))
-	for i := range units {
-		units[i] = i
-	}
-	in := listing.Stream(ctx, units, images.StreamOptions{Failures: true})
+	in := listing.Stream(ctx, lists.UpTo(len(listing.Units)), images.StreamOptions{Failures: true})
 	defer in.Close()
 	return detect(ctx, opts, in, sink)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -571,10 +572,7 @@ func placesOf(points []evaluation.Point, axis int) (places []string) {
 	if axis%2 == 1 {
 		sign, pixels = -1, mapHeight
 	}
-	values := make([]float64, len(points))
-	for i, p := range points {
-		values[i] = sign * p.At[axis]
-	}
+	values := lists.Map(points, func(p evaluation.Point) float64 { return sign * p.At[axis] })
 	slices.Sort(values)
 	// A few far points must not push all others together: they are at the edge.
 	n := len(values)

@@ -10,6 +10,7 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
@@ -198,10 +199,7 @@ func (h *hardest) addNearest() {
 // one pass over the training features. A row of zeros has the cosine 0.
 func nearest(train *images.Set, rows [][]float32, k int) [][]found {
 	best := make([][]found, len(rows))
-	norms := make([]float64, len(rows))
-	for q, row := range rows {
-		norms[q] = math.Sqrt(dot(row, row))
-	}
+	norms := lists.Map(rows, func(row []float32) float64 { return math.Sqrt(dot(row, row)) })
 	const block = 256 // rows that stay in the cache while all others are compared with them
 	rowNorms := make([]float64, block)
 	for from := 0; from < train.N && len(rows) > 0; from += block {

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/metrics"
 )
 
@@ -157,10 +158,7 @@ func (t Table) bold() (marks [][3]bool) {
 	marks = make([][3]bool, len(lines)*len(t.Benchmarks))
 	for b := range t.Benchmarks {
 		for k := range 3 {
-			var values []Value
-			for _, l := range lines {
-				values = append(values, l.Cells[b].values()[k])
-			}
+			values := lists.Map(lines, func(l Line) Value { return l.Cells[b].values()[k] })
 			for i, isBest := range best(values, t.Lower && k < 2) {
 				marks[i*len(t.Benchmarks)+b][k] = isBest
 			}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
@@ -102,10 +103,7 @@ func interval(i metrics.Interval) string {
 func (v *view) summary(rows []metrics.Measurement, methods []string) table {
 	rs := index(rows)
 	t := newTable("Methods by group and set of OOD images, in per cent", methods)
-	var accuracies []Value
-	for _, method := range methods {
-		accuracies = append(accuracies, rs.accuracy(method))
-	}
+	accuracies := lists.Map(methods, rs.accuracy)
 	for i, m := range []Metric{AUROC, FPR95, AUPROut, AUPRIn, FPR95ID} {
 		t.Groups = append(t.Groups, columnGroup{Label: m.arrow()})
 		add := func(label, group, set string, further bool) {

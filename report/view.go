@@ -15,6 +15,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -151,10 +152,9 @@ func sets(rows []metrics.Measurement, group string) []string {
 
 // lead writes the question and the answer at the top of the page.
 func (v *view) lead() {
-	var sought []string
-	for _, group := range groups(v.Results) {
-		sought = append(sought, fmt.Sprintf("%s-OOD (%s)", group, strings.Join(sets(v.Results, group), ", ")))
-	}
+	sought := lists.Map(groups(v.Results), func(group string) string {
+		return fmt.Sprintf("%s-OOD (%s)", group, strings.Join(sets(v.Results, group), ", "))
+	})
 	v.Page.Lead = []string{fmt.Sprintf("How well does each method tell images of the training classes (%s, %s) from out-of-distribution (OOD) images, which are of none of them: %s?",
 		v.idName(), count(v.Results[0].NID), strings.Join(sought, " and "))}
 	answers := v.Findings()

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 )
@@ -89,11 +90,7 @@ func inputsOf(d *pool.Loaded) []tensor {
 }
 
 func outputsOf() []tensor {
-	var all []tensor
-	for _, o := range outputs(nil) {
-		all = append(all, tensor{o.Name, o.Datatype, []int64{-1}})
-	}
-	return all
+	return lists.Map(outputs(nil), func(o inferOutput) tensor { return tensor{o.Name, o.Datatype, []int64{-1}} })
 }
 
 func (m *modelRequests) metadata(_ context.Context, r *http.Request) (any, error) {

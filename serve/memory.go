@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/internal/pool"
 	"github.com/mlrbfn/mlrbfn/serve/store"
@@ -233,10 +234,7 @@ func (m *memoryRequests) list(ctx context.Context, r *http.Request) (any, error)
 		return nil, err
 	}
 	all, err := m.store.List(ctx, q)
-	records := make([]record, len(all))
-	for i, v := range all {
-		records[i] = m.memory.record(v)
-	}
+	records := lists.Map(all, m.memory.record)
 	return map[string]any{"verdicts": records}, asked(err)
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/extractor"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -308,10 +309,7 @@ func inShards(shards []pipeline.RunShard, kind string) string {
 	const most = 5
 	have := slices.DeleteFunc(slices.Clone(shards), func(s pipeline.RunShard) bool { return s.Errors[kind] == 0 })
 	slices.SortStableFunc(have, func(a, b pipeline.RunShard) int { return cmp.Compare(b.Errors[kind], a.Errors[kind]) })
-	var parts []string
-	for _, s := range have[:min(len(have), most)] {
-		parts = append(parts, fmt.Sprintf("%d in shard %s", s.Errors[kind], s.Shard))
-	}
+	parts := lists.Map(have[:min(len(have), most)], func(s pipeline.RunShard) string { return fmt.Sprintf("%d in shard %s", s.Errors[kind], s.Shard) })
 	if n := len(have) - most; n > 0 {
 		parts = append(parts, fmt.Sprintf("others in %s", count(n, "more shard")))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
 )
 
@@ -113,10 +114,7 @@ func count(n int, what string) string {
 
 // some lists names as they can be printed, but not more than most.
 func some(names []string, most int) string {
-	var shown []string
-	for _, name := range names[:min(len(names), most)] {
-		shown = append(shown, Printable(name))
-	}
+	shown := lists.Map(names[:min(len(names), most)], Printable)
 	text := strings.Join(shown, ", ")
 	if more := len(names) - len(shown); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

@@ -19,6 +19,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/evaluation"
@@ -538,10 +539,9 @@ func worstClasses(classes []training.ClassRecall) string {
 	if len(bad) == 0 {
 		return ""
 	}
-	var names []string
-	for _, c := range bad[:min(len(bad), 3)] {
-		names = append(names, fmt.Sprintf("%s (%d of %d right)", Printable(c.Class), c.Right, c.Images))
-	}
+	names := lists.Map(bad[:min(len(bad), 3)], func(c training.ClassRecall) string {
+		return fmt.Sprintf("%s (%d of %d right)", Printable(c.Class), c.Right, c.Images)
+	})
 	return "\nworst classes: " + strings.Join(names, ", ")
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline"
 )
 
@@ -55,10 +56,7 @@ type Seeds []uint64
 
 // String lists the seeds.
 func (s *Seeds) String() string {
-	var parts []string
-	for _, v := range *s {
-		parts = append(parts, strconv.FormatUint(v, 10))
-	}
+	parts := lists.Map(*s, func(v uint64) string { return strconv.FormatUint(v, 10) })
 	return strings.Join(parts, ",")
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
@@ -153,10 +154,7 @@ func (d *Detector) byClassTensors() []safetensors.Tensor {
 	if d.ByClass == nil {
 		return nil
 	}
-	counts := make([]int64, len(d.ByClass))
-	for c, list := range d.ByClass {
-		counts[c] = int64(len(list))
-	}
+	counts := lists.Map(d.ByClass, func(list []float64) int64 { return int64(len(list)) })
 	all := slices.Concat(d.ByClass...)
 	return []safetensors.Tensor{
 		{Name: byClassScores, Shape: []int{len(all)}, Data: append([]float64{}, all...)},

@@ -15,6 +15,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/internal/signature"
@@ -172,10 +173,7 @@ func (d *Detector) encode() (string, []safetensors.Tensor, error) {
 	}
 	tensors := []safetensors.Tensor{{Name: "calibration.scores", Shape: []int{len(d.CalibrationScores)}, Data: append([]float64{}, d.CalibrationScores...)}}
 	for name, rows := range d.Splits {
-		data := make([]int64, len(rows))
-		for i, r := range rows {
-			data[i] = int64(r)
-		}
+		data := lists.Map(rows, func(r int) int64 { return int64(r) })
 		tensors = append(tensors, safetensors.Tensor{Name: "splits." + name, Shape: []int{len(rows)}, Data: data})
 	}
 	tensors = slices.Concat(tensors, d.relabelledTensors(), d.Validation.tensors(), d.byClassTensors(), d.Reference.tensors(), d.Probe.tensors(), scoreTensors)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/onnx"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/posthoc"
@@ -180,10 +181,7 @@ func addLogMean(m *onnx.Model, logs []onnx.Value) onnx.Value {
 	// The largest is taken out before the exponentials; it is finite where all
 	// are −Inf.
 	largest := m.Op("Max", append(logs, m.Number(-math.MaxFloat64))...)
-	powers := make([]onnx.Value, len(logs))
-	for i, l := range logs {
-		powers[i] = m.Op("Exp", m.Op("Sub", l, largest))
-	}
+	powers := lists.Map(logs, func(l onnx.Value) onnx.Value { return m.Op("Exp", m.Op("Sub", l, largest)) })
 	return m.Op("Add", m.Op("Log", addMean(m, powers)), largest)
 }
 
@@ -336,11 +334,7 @@ func addPValue(m *onnx.Model, scores []float64, score onnx.Value) onnx.Value {
 
 // scaled returns s·values.
 func scaled(s float64, values []float64) []float64 {
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = s * v
-	}
-	return out
+	return lists.Map(values, func(v float64) float64 { return s * v })
 }
 
 // addConfidence adds the confidence [batch] of a verdict for log φ [batch, C]: the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/npy"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
@@ -260,10 +261,7 @@ func (p *Probe) tensors() []safetensors.Tensor {
 	if p == nil {
 		return nil
 	}
-	labels := make([]int64, len(p.Labels))
-	for i, label := range p.Labels {
-		labels[i] = int64(label)
-	}
+	labels := lists.Map(p.Labels, func(label int) int64 { return int64(label) })
 	d := len(p.Features) / p.Images
 	return []safetensors.Tensor{
 		{Name: "probe.features", Shape: []int{p.Images, d}, Data: p.Features},

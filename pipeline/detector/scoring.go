@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/posthoc"
 )
@@ -218,10 +219,7 @@ var Unscaled = head.Scale{Deviation: 1}
 // Share makes equal arrays of the parts the same ones, so that a verdict reads them
 // once.
 func (s *Scoring) Share() {
-	var scores []posthoc.Scorer
-	for _, p := range s.Parts {
-		scores = append(scores, p.Score)
-	}
+	scores := lists.Map(s.Parts, func(p Part) posthoc.Scorer { return p.Score })
 	posthoc.Share(scores)
 }
 

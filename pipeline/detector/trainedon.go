@@ -14,6 +14,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/bucket"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 )
@@ -166,11 +167,7 @@ func (t *TrainingData) Row(row int) []float32 {
 func (t *TrainingData) Close() error { return closeSets(t.Sets) }
 
 func closeSets(sets []*features.Set) error {
-	var errs []error
-	for _, s := range sets {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(lists.Map(sets, (*features.Set).Close)...)
 }
 
 // OpenSets opens the feature sets that the detector had for one use, in their order,

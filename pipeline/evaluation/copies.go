@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -42,10 +43,7 @@ type duplicate struct {
 func (in *inspector) copies(ctx context.Context) ([]duplicate, error) {
 	n := len(in.Labels)
 	rows := in.Rows
-	rows.Labels, rows.Index = make([]int64, n), make([]int, n) // one class
-	for i := range rows.Index {
-		rows.Index[i] = i
-	}
+	rows.Labels, rows.Index = make([]int64, n), lists.UpTo(n) // one class
 	same, err := features.Alike(ctx, rows)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/images"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -258,10 +259,7 @@ func (in *inspector) run(ctx context.Context) error {
 		}
 	}
 	// Copies share a part, else a model would know them.
-	group := make([]int, n)
-	for i := range group {
-		group[i] = i
-	}
+	group := lists.UpTo(n)
 	first := func(i int) int {
 		for group[i] != i {
 			i = group[i]

@@ -12,6 +12,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -80,7 +81,7 @@ func (s *Summary) mapAxes(ctx context.Context) (*MapAxes, error) {
 // Place returns where rows of embeddings lie on each axis.
 func (m *MapAxes) Place(ctx context.Context, x []float32) ([][]float64, error) {
 	places := make([][]float64, len(x)/m.white.In())
-	z, err := m.white.Rows(ctx, features.Rows{X: x, D: m.white.In(), Index: upTo(len(places))})
+	z, err := m.white.Rows(ctx, features.Rows{X: x, D: m.white.In(), Index: lists.UpTo(len(places))})
 	if err != nil {
 		return nil, err
 	}
@@ -151,31 +152,20 @@ func (s *Summary) gather(rows []int) []float32 {
 	return s.Detector.Embeddings(x)
 }
 
-func upTo(n int) []int {
-	index := make([]int, n)
-	for i := range index {
-		index[i] = i
-	}
-	return index
-}
-
 // whitened returns a map of features to whitened ones, the head's own where it whitens,
 // and the whitened training rows.
 func (s *Summary) whitened(ctx context.Context, train []int) (*head.Conditioning, []float32, error) {
 	x := s.gather(train)
 	c := s.Detector.Heads[0].Conditioning
 	if c == nil || c.Kind != head.Whiten {
-		labels := make([]int64, len(train))
-		for i, row := range train {
-			labels[i] = s.data.Labels[row]
-		}
+		labels := lists.Map(train, func(row int) int64 { return s.data.Labels[row] })
 		o := head.ConditioningOptions{Kind: head.Whiten, Shrinkage: 0.1, L2: c != nil && c.L2}
 		var err error
 		if c, err = head.FitConditioning(ctx, features.All(x, s.Detector.Heads[0].Dim(), labels), features.Rows{}, len(s.Detector.Classes), o); err != nil {
 			return nil, nil, err
 		}
 	}
-	z, err := c.Rows(ctx, features.Rows{X: x, D: s.Detector.Heads[0].Dim(), Index: upTo(len(train))})
+	z, err := c.Rows(ctx, features.Rows{X: x, D: s.Detector.Heads[0].Dim(), Index: lists.UpTo(len(train))})
 	return c, z, err
 }
 

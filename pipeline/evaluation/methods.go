@@ -12,6 +12,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
@@ -48,10 +49,7 @@ type prepared struct {
 // others.
 func (e *evaluation) prepareIn(ctx context.Context, method string, together *joint) ([]run, error) {
 	if d := e.opts.Detector; d != nil && (method == detector.HeadScore || method == d.ScoreName() || method == detector.JoinedScore && d.Scoring == nil) {
-		names := make([]string, len(d.Seeds))
-		for i, s := range d.Seeds {
-			names[i] = strconv.FormatUint(s, 10)
-		}
+		names := lists.Map(d.Seeds, func(s uint64) string { return strconv.FormatUint(s, 10) })
 		judge := *d
 		if method == detector.HeadScore {
 			judge.Scoring = nil

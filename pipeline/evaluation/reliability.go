@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/metrics"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -27,10 +28,7 @@ func (r Reliability) String() string {
 // reliability is that of the detector that is given, or of the heads, where there
 // are any; else nil.
 func (e *evaluation) reliability(ctx context.Context) (*Reliability, error) {
-	var all []*detector.Detector
-	for _, h := range e.heads {
-		all = append(all, h.heads)
-	}
+	all := lists.Map(e.heads, func(h trained) *detector.Detector { return h.heads })
 	if e.opts.Detector != nil {
 		all = []*detector.Detector{e.opts.Detector}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/safetensors"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -289,9 +290,5 @@ func readArrays(s *head.State, file *safetensors.File, prefix string) error {
 
 // wide returns row numbers as they are stored.
 func wide(rows []int) []int64 {
-	all := make([]int64, len(rows))
-	for i, r := range rows {
-		all[i] = int64(r)
-	}
-	return all
+	return lists.Map(rows, func(r int) int64 { return int64(r) })
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -96,10 +97,7 @@ func (t *Data) onePerGroup(rows []int) []int {
 	if t.groups == nil {
 		return rows
 	}
-	groups := make([]int, len(rows))
-	for i, row := range rows {
-		groups[i] = t.groups[row]
-	}
+	groups := lists.Map(rows, func(row int) int { return t.groups[row] })
 	drawn := features.OneOfEach(groups, t.Options.Seeds[0])
 	for i, at := range drawn {
 		drawn[i] = rows[at]

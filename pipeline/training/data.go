@@ -14,6 +14,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -359,10 +360,7 @@ func (t *Data) replace(data *features.Rows, d int, fill func(write func(at int, 
 
 // release frees the copies that condition made.
 func (t *Data) release() error {
-	var errs []error
-	for _, m := range t.made {
-		errs = append(errs, m.Close())
-	}
+	errs := lists.Map(t.made, features.Rows.Close)
 	t.made = nil
 	return errors.Join(errs...)
 }

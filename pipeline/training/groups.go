@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -42,10 +43,7 @@ func (t *Data) findGroups(ctx context.Context) error {
 	if t.copies == 0 && key == nil {
 		return nil
 	}
-	t.groups = make([]int, len(t.Labels))
-	for row := range t.groups {
-		t.groups[row] = row
-	}
+	t.groups = lists.UpTo(len(t.Labels))
 	for i, row := range labelled.Index {
 		t.groups[row] = labelled.Index[alike[0][i]]
 	}

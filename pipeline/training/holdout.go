@@ -17,6 +17,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/metrics"
@@ -452,10 +453,7 @@ var errNothingFresh = errors.New("class hold-out found no rows to score")
 // that classes that are near each other are in different groups. Hard cases are
 // new classes whose nearest neighbours stay known.
 func (h *holdOut) run(ctx context.Context, full *head.ResidualNetwork) error {
-	var classes []int
-	for _, rows := range h.t.train.ByClass() {
-		classes = append(classes, int(h.t.train.Labels[rows[0]]))
-	}
+	classes := lists.Map(h.t.train.ByClass(), func(rows []int) int { return int(h.t.train.Labels[rows[0]]) })
 	order := chain(full.Density.Means, full.Density.D)
 	folds := min(len(classes), mostFolds)
 	var made []*fold

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
 
@@ -133,12 +134,8 @@ func (t *Data) samples(raw *Data, d *detector.Detector) (rows []float32, of stri
 
 // everyRow returns at most n rows of d features, evenly spread over all.
 func everyRow(rows []float32, d, n int) []float32 {
-	all := make([]int, len(rows)/d)
-	for i := range all {
-		all[i] = i
-	}
 	var some []float32
-	for _, i := range features.Every(all, n) {
+	for _, i := range features.Every(lists.UpTo(len(rows)/d), n) {
 		some = append(some, rows[i*d:(i+1)*d]...)
 	}
 	return some
@@ -184,10 +181,7 @@ func (t *Data) calibrateByClass(d *detector.Detector) {
 	if len(few) == 0 {
 		return
 	}
-	var names []string
-	for _, c := range few[:min(len(few), 5)] {
-		names = append(names, t.Classes[c])
-	}
+	names := lists.Map(few[:min(len(few), 5)], func(c int) string { return t.Classes[c] })
 	if n := len(few) - len(names); n > 0 {
 		names = append(names, fmt.Sprintf("%d more", n))
 	}

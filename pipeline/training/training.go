@@ -13,6 +13,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/parallel"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -314,10 +315,7 @@ func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, 
 		return nil, err
 	}
 	t.calibrated = append(t.calibrated, verdicts...)
-	scores := make([]float64, len(verdicts))
-	for i, v := range verdicts {
-		scores[i] = v.Score
-	}
+	scores := lists.Map(verdicts, func(v detector.Verdict) float64 { return v.Score })
 	slices.Sort(scores)
 	return scores, nil
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -298,10 +299,7 @@ func (d *db) Get(ctx context.Context, id string) (Record, error) {
 // among returns the condition that a column has one of some texts, which are the only
 // argument.
 func (d *db) among(texts []string) (condition string, argument any, err error) {
-	all := make([]string, len(texts))
-	for i, text := range texts {
-		all[i] = plain(text)
-	}
+	all := lists.Map(texts, plain)
 	if d.postgres {
 		return ` = ANY($1)`, all, nil
 	}
@@ -399,10 +397,7 @@ func (q *Query) from(args *arguments, id string, reviewed bool) string {
 		where = append(where, `r.seq IS NULL`)
 	}
 	if len(q.Decisions) > 0 {
-		places := make([]string, len(q.Decisions))
-		for i, decision := range q.Decisions {
-			places[i] = args.add(string(decision))
-		}
+		places := lists.Map(q.Decisions, func(decision Decision) string { return args.add(string(decision)) })
 		where = append(where, `r.decision IN (`+strings.Join(places, ", ")+`)`)
 	}
 	if id != "" {

@@ -21,6 +21,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/extractor/preprocess"
 	"github.com/mlrbfn/mlrbfn/images"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 )
 
@@ -331,10 +332,7 @@ func (r *Report) normalisations(ctx context.Context, s seer) error {
 	if len(r.pictures) < 8 {
 		return nil // too few to tell
 	}
-	var mirrored []*preprocess.Cropped
-	for _, p := range r.pictures {
-		mirrored = append(mirrored, mirror(p))
-	}
+	mirrored := lists.Map(r.pictures, mirror)
 	spec := *s.model.Spec
 	own := Normalisation{Name: "the configuration's", Scale: spec.Scale, Mean: spec.Mean, Std: spec.Std}
 	for i, try := range append([]Normalisation{own}, Common...) {

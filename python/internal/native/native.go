@@ -20,6 +20,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
 	"github.com/mlrbfn/mlrbfn/internal/command"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/version"
 	"github.com/mlrbfn/mlrbfn/pipeline"
@@ -183,11 +184,7 @@ type path []byte
 func (p path) String() string { return string(p) }
 
 func texts(paths []path) []string {
-	all := make([]string, len(paths))
-	for i, p := range paths {
-		all[i] = p.String()
-	}
-	return all
+	return lists.Map(paths, path.String)
 }
 
 type setupArguments struct {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -74,20 +75,11 @@ func featuresOf(images []reviewed) func(int) []float32 {
 	return func(i int) []float32 { return images[i].features }
 }
 
-// upTo returns 0 to n−1.
-func upTo(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
 // pair is the verdicts of the detector that serves and of the new one on the same images.
 type pair struct{ was, is []detector.Verdict }
 
 func (t *Task) both(ctx context.Context, next *detector.Detector, n int, row func(int) []float32) (p pair, err error) {
-	p.was, p.is, err = detector.Both(ctx, t.Now, next, row, upTo(n))
+	p.was, p.is, err = detector.Both(ctx, t.Now, next, row, lists.UpTo(n))
 	return p, err
 }
 
@@ -139,10 +131,7 @@ func (r *Learned) compare(ctx context.Context, t *Task, next *detector.Detector,
 	if err != nil {
 		return err
 	}
-	labels := make([]string, len(held))
-	for i := range held {
-		labels[i] = held[i].class
-	}
+	labels := lists.Map(held, func(r reviewed) string { return r.class })
 	c := &r.Compare
 	c.Reviews = p.tally(labels, func(i int) Change { return changeOf(&held[i].Record) })
 	if p, err = t.both(ctx, next, len(junk), featuresOf(junk)); err != nil {
@@ -205,10 +194,7 @@ func (r *Learned) onCalibration(ctx context.Context, t *Task, next *detector.Det
 		}
 	}
 	rows = features.Every(rows, mostCompared)
-	labels := make([]string, len(rows))
-	for k, i := range rows {
-		labels[k] = label(i)
-	}
+	labels := lists.Map(rows, label)
 	p, err := t.both(ctx, next, len(rows), func(k int) []float32 { return row(rows[k]) })
 	if err != nil {
 		return err
@@ -235,10 +221,7 @@ func (t *Task) traffic(ctx context.Context, db store.Store, next *detector.Detec
 			break
 		}
 	}
-	ids := make([]string, len(list))
-	for i := range list {
-		ids[i] = list[i].ID
-	}
+	ids := lists.Map(list, func(r store.Record) string { return r.ID })
 	known, err := db.Features(ctx, ids)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
 
@@ -209,10 +210,7 @@ func (g *Gathered) fill(ctx context.Context, db store.Store, of Subject, all []r
 	for block := range slices.Chunk(all, page) {
 		var known map[string][]float32
 		if read {
-			ids := make([]string, len(block))
-			for i := range block {
-				ids[i] = block[i].ID
-			}
+			ids := lists.Map(block, func(r reviewed) string { return r.ID })
 			var err error
 			if known, err = db.Features(ctx, ids); err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 	"github.com/mlrbfn/mlrbfn/pipeline/training"
 	"github.com/mlrbfn/mlrbfn/serve/store"
@@ -301,14 +302,14 @@ func (t *Task) curve(ctx context.Context, r *Learned, o training.Options, next *
 	c := &Curve{}
 	add := func(d *detector.Detector, reviews int) error {
 		p := Point{Reviews: reviews, Images: len(held), Junk: len(junk)}
-		err := d.EachVerdict(ctx, featuresOf(held), upTo(len(held)), func(i int, v detector.Verdict) {
+		err := d.EachVerdict(ctx, featuresOf(held), lists.UpTo(len(held)), func(i int, v detector.Verdict) {
 			right := v.Class == held[i].class
 			p.right = append(p.right, right)
 			p.Right += count(right)
 			p.Flagged += count(v.OOD)
 		})
 		if err == nil {
-			err = d.EachVerdict(ctx, featuresOf(junk), upTo(len(junk)), func(_ int, v detector.Verdict) { p.Caught += count(v.OOD) })
+			err = d.EachVerdict(ctx, featuresOf(junk), lists.UpTo(len(junk)), func(_ int, v detector.Verdict) { p.Caught += count(v.OOD) })
 		}
 		if err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/extractor"
 	"github.com/mlrbfn/mlrbfn/internal/disk"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -122,11 +123,7 @@ func (s *Set) find(name string, shadow bool) *place {
 
 // Names are the names of the detectors, in order.
 func (s *Set) Names() []string {
-	var names []string
-	for _, named := range s.opts.Detectors {
-		names = append(names, named.Name)
-	}
-	return names
+	return lists.Map(s.opts.Detectors, func(named Named) string { return named.Name })
 }
 
 // Use returns the detector with a name ("" for the first), and what runs beside it. It

@@ -53,6 +53,7 @@ import (
 	"time"
 
 	"github.com/mlrbfn/mlrbfn/internal/access"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/serve/store"
 )
@@ -535,10 +536,7 @@ func (w *Webhook) send(ctx context.Context, id string, body []byte) (err error) 
 	r.Header.Set("User-Agent", "mlrbfn")
 	r.Header.Set("webhook-id", id)
 	r.Header.Set("webhook-timestamp", stamp)
-	var signatures []string
-	for _, key := range keys {
-		signatures = append(signatures, Signature(key, id, stamp, body))
-	}
+	signatures := lists.Map(keys, func(key []byte) string { return Signature(key, id, stamp, body) })
 	r.Header.Set("webhook-signature", strings.Join(signatures, " "))
 	response, err := w.client.Do(r)
 	if err != nil {
