@@ -156,6 +156,21 @@ func (r Rows) ByClass() [][]int {
 	return lists
 }
 
+// Balanced returns the numbers of about most of the rows, ascending, and of as many of each class
+// where they are not all.
+func (r Rows) Balanced(most int) []int {
+	if r.Len() <= most {
+		return r.Index
+	}
+	var some []int
+	classes := r.ByClass()
+	for _, class := range classes {
+		some = append(some, Spread(class, max(1, most/len(classes)))...)
+	}
+	slices.Sort(some)
+	return some
+}
+
 // Window returns how many rows fit into memory at a time if they lie in a file
 // that is larger than memory, else 0. A caller should finish with one window of
 // rows before it reads the next.

@@ -40,6 +40,18 @@ func OpenTable(ctx context.Context, space *Space, dirs ...string) (*Table, error
 	return NewTable(ctx, space, sets...)
 }
 
+// OpenTableLike is [OpenTable] of sets whose rows can be used together with those of another.
+func OpenTableLike(ctx context.Context, space *Space, like *Set, dirs ...string) (*Table, error) {
+	t, err := OpenTable(ctx, space, dirs...)
+	if err != nil {
+		return nil, err
+	}
+	if err := SameSpace(like, t.Sets[0]); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
 // NewTable is OpenTable for sets that are open. The table closes them, even if there is
 // an error.
 func NewTable(ctx context.Context, space *Space, sets ...*Set) (_ *Table, err error) {

@@ -189,9 +189,7 @@ func (v *view) changedGallery(title string, list []change) gallery {
 			continue
 		}
 		t := &tile{picture: v.Page.Album.of(c.set.Image(c.row), thumbnailSide)}
-		if t.Label != "" {
-			t.Lines = append(t.Lines, tileLine{Name: "label", Value: t.Label})
-		}
+		t.says(tileLine{Name: "label", Value: t.Label})
 		if c.set != &v.ID {
 			t.Lines = append(t.Lines, tileLine{Name: "set", Value: c.set.Name})
 		}

@@ -419,12 +419,8 @@ func (v *detectorView) closest() {
 		if c.OOD {
 			side = "flagged"
 		}
-		for _, line := range []tileLine{{"label", c.Image.Label, false}, {"given", c.Given, c.Image.Label != "" && c.Image.Label != c.Given},
-			{"score", number(c.Score), false}, {"threshold", number(c.Threshold), false}, {"so it is", side, c.OOD}} {
-			if line.Value != "" {
-				t.Lines = append(t.Lines, line)
-			}
-		}
+		t.says(tileLine{"label", c.Image.Label, false}, tileLine{"given", c.Given, c.Image.Label != "" && c.Image.Label != c.Given},
+			tileLine{"score", number(c.Score), false}, tileLine{"threshold", number(c.Threshold), false}, tileLine{"so it is", side, c.OOD})
 		v.Tiles = append(v.Tiles, t)
 	}
 }
@@ -443,11 +439,7 @@ func (v *detectorView) lowest() {
 	v.ReviewHead = csv()
 	for _, c := range v.Lowest {
 		t := &tile{picture: v.picture(c.Image, thumbnailSide), Class: c.Label, Review: strings.TrimPrefix(csv(c.ReviewedImage), v.ReviewHead), Mark: "of no class"}
-		for _, line := range []tileLine{{"label", c.Label, false}, {"given", c.Class, c.Label != "" && c.Label != c.Class}, {"score", number(c.Score), false}, {"p-value", number(c.PValue), false}} {
-			if line.Value != "" {
-				t.Lines = append(t.Lines, line)
-			}
-		}
+		t.says(tileLine{"label", c.Label, false}, tileLine{"given", c.Class, c.Label != "" && c.Label != c.Class}, tileLine{"score", number(c.Score), false}, tileLine{"p-value", number(c.PValue), false})
 		v.LowestTiles = append(v.LowestTiles, t)
 	}
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"sort"
 
@@ -77,9 +78,7 @@ func WriteDiscovery(file string, d Discovery) error {
 			kind.Tiles = append(kind.Tiles, newTile{v.Page.Album.of(img.Image, thumbnailSide), exact(img.Together)})
 		}
 		for _, near := range k.Nearest {
-			if near.Image.Path == "" {
-				near.Image.Path = fmt.Sprintf("row %d", near.Row)
-			}
+			near.Image.Path = cmp.Or(near.Image.Path, fmt.Sprintf("row %d", near.Row))
 			kind.Near = append(kind.Near, nearTile{v.Page.Album.of(near.Image, nearSide), near.Class, short(near.Distance)})
 		}
 		v.Kinds = append(v.Kinds, kind)

@@ -147,9 +147,7 @@ func (h *hardest) most(sets []*images.Set, run evaluation.Run, n int, highest bo
 	})
 	for _, s := range all[:min(n, len(all))] {
 		t := &tile{picture: h.Page.Album.of(s.set.Image(s.row), thumbnailSide)}
-		if t.Label != "" {
-			t.Lines = append(t.Lines, tileLine{Name: "label", Value: t.Label})
-		}
+		t.says(tileLine{Name: "label", Value: t.Label})
 		if s.predicted >= 0 && s.predicted < len(h.Classes) {
 			class := h.Classes[s.predicted]
 			wrong := s.set == &h.ID && t.Label != "" && t.Label != class

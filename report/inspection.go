@@ -93,17 +93,11 @@ func (a *album) finding(f Finding) *tile {
 	if f.OtherLine != "" {
 		t.Mark = "leave out"
 	}
-	for _, line := range []tileLine{{"label", f.Image.Label, false}, {"seems", f.Suggested, true}, {"is", f.What, false}, {"certainty", f.Score, false}} {
-		if line.Value != "" {
-			t.Lines = append(t.Lines, line)
-		}
-	}
+	t.says(tileLine{"label", f.Image.Label, false}, tileLine{"seems", f.Suggested, true}, tileLine{"is", f.What, false}, tileLine{"certainty", f.Score, false})
 	if f.Other != nil {
 		t.sized = true
 		t.Other = &tile{picture: a.of(*f.Other, verdictSide), Review: f.OtherLine, Mark: t.Mark, sized: true}
-		if f.Other.Label != "" {
-			t.Other.Lines = []tileLine{{"label", f.Other.Label, false}}
-		}
+		t.Other.says(tileLine{"label", f.Other.Label, false})
 	}
 	return t
 }

@@ -202,6 +202,11 @@ type tileLine struct {
 	Wrong       bool // in the colour of what is wrong
 }
 
+// says adds lines, but for those without a value.
+func (t *tile) says(lines ...tileLine) {
+	t.Lines = append(t.Lines, slices.DeleteFunc(lines, func(l tileLine) bool { return l.Value == "" })...)
+}
+
 // nearTile is an image beside another.
 type nearTile struct {
 	*picture

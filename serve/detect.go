@@ -215,11 +215,7 @@ func (q *judgeRequests) pictures(r *http.Request, seats *seats) (all []picture, 
 		if err != nil {
 			return nil, true, err
 		}
-		name := part.FileName()
-		if name == "" {
-			name = part.FormName()
-		}
-		all = append(all, picture{name: nameOf(name), data: data})
+		all = append(all, picture{name: nameOf(cmp.Or(part.FileName(), part.FormName())), data: data})
 	}
 	if len(all) == 0 {
 		return nil, true, refuse(http.StatusBadRequest, "the request has no image in it")

@@ -167,9 +167,7 @@ func (s *Server) observed(next http.Handler) http.Handler {
 					s.fail(rec, r, http.StatusInternalServerError, "an error of this program; its log has more")
 				}
 			}
-			if rec.status == 0 {
-				rec.status = http.StatusOK
-			}
+			rec.status = cmp.Or(rec.status, http.StatusOK)
 			took := time.Since(start)
 			s.metrics.request(r.Pattern, rec.status, took)
 			level := slog.LevelInfo
@@ -202,9 +200,7 @@ func (r *recorder) WriteHeader(status int) {
 }
 
 func (r *recorder) Write(b []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
-	}
+	r.status = cmp.Or(r.status, http.StatusOK)
 	return r.ResponseWriter.Write(b)
 }
 

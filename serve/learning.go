@@ -236,9 +236,7 @@ func (l *learnRequests) describe(ctx context.Context, _ *http.Request, name stri
 	var previous any
 	if len(v.Before) > 0 {
 		last := v.Before[len(v.Before)-1]
-		if last == "" {
-			last = original
-		}
+		last = cmp.Or(last, original)
 		previous = last
 	}
 	return map[string]any{

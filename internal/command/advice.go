@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"reflect"
@@ -28,9 +29,7 @@ func (c *command) flagOf(field string) string {
 		})
 		c.VisitAll(func(f *pflag.Flag) {
 			for _, field := range f.Annotations[ofFields] {
-				if c.fields[field] == "" {
-					c.fields[field] = f.Name
-				}
+				c.fields[field] = cmp.Or(c.fields[field], f.Name)
 			}
 		})
 		for _, options := range c.options {

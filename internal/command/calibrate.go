@@ -122,9 +122,7 @@ func (r *calibrating) show(s Streams, d *pipeline.Detector, list []training.Revi
 	t := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "p-value\tscore\tlabel\tgiven\tpath")
 	for _, i := range list {
-		if i.Path == "" {
-			i.Path = fmt.Sprintf("row %d", i.Row)
-		}
+		i.Path = cmp.Or(i.Path, fmt.Sprintf("row %d", i.Row))
 		fmt.Fprintf(t, "%.4f\t%.4f\t%s\t%s\t%s\n", i.PValue, i.Score, Printable(i.Label), Printable(i.Class), Printable(i.Path))
 	}
 	t.Flush()

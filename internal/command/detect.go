@@ -143,9 +143,7 @@ func (d *detecting) check() error {
 	case d.labels && slices.ContainsFunc(d.Args(), func(path string) bool { return images.AreSources(false, path) }):
 		return Usagef("--labels goes with folders DIR/class/…/image on the disk")
 	}
-	if d.explainBy.Nearest == 0 {
-		d.explainBy.Nearest = -1
-	}
+	d.explainBy.Nearest = cmp.Or(d.explainBy.Nearest, -1)
 	d.opts.SetAside, d.opts.Copy = cmp.Or(d.move, d.copy), d.copy != ""
 	return nil
 }

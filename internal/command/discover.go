@@ -253,10 +253,7 @@ func (d *discovering) write(r *pipeline.Discovery) error {
 	})
 	err = errors.Join(err, disk.Write(filepath.Join(d.out, "summary.json"), func(w io.Writer) error { return writeJSON(w, r) }))
 	for g := range groups {
-		err = errors.Join(err, disk.Write(d.list(g), func(w io.Writer) error {
-			_, err := io.WriteString(w, groups[g].String())
-			return err
-		}))
+		err = errors.Join(err, disk.Write(d.list(g), disk.Bytes([]byte(groups[g].String()))))
 	}
 	return err
 }

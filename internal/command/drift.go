@@ -488,9 +488,7 @@ type sinceThen struct {
 }
 
 func (s *sinceThen) add(image int, j pipeline.Judgement) {
-	if s.from == 0 {
-		s.from = image
-	}
+	s.from = cmp.Or(s.from, image)
 	if s.more = len(s.paths) >= mostSince; !s.more {
 		s.rows, s.paths = append(s.rows, j.Features...), append(s.paths, j.Path)
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,9 +122,7 @@ func (e *evaluating) check() (err error) {
 	if e.opts.Bootstrap < 0 {
 		return Usagef("--bootstrap %d: it is a number of resamples", e.opts.Bootstrap)
 	}
-	if e.opts.Bootstrap == 0 {
-		e.opts.Bootstrap = -1
-	}
+	e.opts.Bootstrap = cmp.Or(e.opts.Bootstrap, -1)
 	if e.Changed("memory") {
 		e.opts.Train.Memory = e.opts.Memory
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,9 +101,7 @@ func inspectionPage(r *pipeline.InspectReport, line string) report.Inspection {
 			f := report.Finding{Image: r.Images[i.Row], Suggested: i.Suggested, Score: fmt.Sprintf("%.2f", i.Score)}
 			f.Image.Label = i.Label
 			f.Line, f.Ticked = strings.TrimPrefix(issueLines(i), page.Head), k.kind == training.Duplicate && k.same
-			if f.Image.Path == "" {
-				f.Image.Path = fmt.Sprintf("row %d", i.Row)
-			}
+			f.Image.Path = cmp.Or(f.Image.Path, fmt.Sprintf("row %d", i.Row))
 			if i.OtherRow >= 0 {
 				other := r.Images[i.OtherRow]
 				f.Other = &other

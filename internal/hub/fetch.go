@@ -63,10 +63,7 @@ func (h *Hub) Fetch(ctx context.Context, r *Repo) (graph string, files []File, e
 	if err := os.MkdirAll(filepath.Dir(ref), 0o777); err != nil {
 		return "", nil, err
 	}
-	return graph, files, disk.Write(ref, func(w io.Writer) error {
-		_, err := io.WriteString(w, r.Commit)
-		return err
-	})
+	return graph, files, disk.Write(ref, disk.Bytes([]byte(r.Commit)))
 }
 
 // weightsOf lists the files that a graph keeps weights in, relative to its folder.

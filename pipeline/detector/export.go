@@ -1,6 +1,7 @@
 package detector
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,9 +86,7 @@ func Export(ctx context.Context, opts ExportOptions) error {
 // exportHead makes the graph from features to verdicts.
 func exportHead(opts ExportOptions) (*onnx.Model, error) {
 	d, opset := opts.Detector, opts.Opset
-	if opset == 0 {
-		opset = DefaultOpset
-	}
+	opset = cmp.Or(opset, DefaultOpset)
 	m, err := onnx.New(opset, "mlrbfn", version.Version)
 	if err != nil {
 		return nil, fmt.Errorf("export detector: %w", err)

@@ -246,7 +246,7 @@ func (o Options) Check() error {
 	if !slices.Contains([]string{"", BackboneHead, OwnHead}, o.Head) {
 		return options.Errorf("Head", "%q: it is %s, %s or none", o.Head, BackboneHead, OwnHead)
 	}
-	if o.Against != "" && sameFolder(o.Against, o.Out) {
+	if o.Against != "" && disk.Same(o.Against, o.Out) {
 		return options.Errorf("Against", "%s is the folder that the new report is written to, which replaces the earlier one", o.Against)
 	}
 	if len(o.OOD) == 0 {
@@ -346,15 +346,12 @@ func openEvaluation(ctx context.Context, opts Options) (_ *evaluation, err error
 		return nil, err
 	}
 	open := func(dir string) (*features.Table, error) {
-		t, err := features.OpenTable(ctx, nil, dir)
+		t, err := features.OpenTableLike(ctx, nil, e.train.Sets[0], dir)
 		if err != nil {
 			return nil, err
 		}
 		if len(t.Labels) == 0 {
 			return nil, errors.Join(fmt.Errorf("features %s have no rows", dir), t.Close())
-		}
-		if err := features.SameSpace(e.train.Sets[0], t.Sets[0]); err != nil {
-			return nil, errors.Join(err, t.Close())
 		}
 		if err := needLayers(e.train.Sets[0].Layers, t.Sets); err != nil { // scores of the training may read them
 			return nil, errors.Join(err, t.Close())

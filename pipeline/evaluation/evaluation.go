@@ -171,15 +171,6 @@ func (e *evaluation) readEarlier() (err error) {
 	return e.earlier.Check(id, ood)
 }
 
-func sameFolder(a, b string) bool {
-	one, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	other, err := os.Stat(b)
-	return err == nil && os.SameFile(one, other)
-}
-
 // own is the method that the detector judges by, or would by default, if it was measured.
 func (e *evaluation) own() string {
 	name := detector.JoinedScore

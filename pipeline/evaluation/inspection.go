@@ -58,9 +58,7 @@ func (o InspectOptions) withDefaults() (InspectOptions, error) {
 	if o.FalseOutliers = cmp.Or(o.FalseOutliers, DefaultFalseOutliers); !(o.FalseOutliers > 0 && o.FalseOutliers <= 1) {
 		return o, options.Errorf("FalseOutliers", "%g does not lie between 0 and 1", o.FalseOutliers)
 	}
-	if o.Memory == 0 {
-		o.Memory = features.DefaultMemory()
-	}
+	o.Memory = cmp.Or(o.Memory, features.DefaultMemory())
 	return o, nil
 }
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
 )
@@ -106,7 +106,7 @@ func (e *evaluation) detectorFeatures(ctx context.Context, d *detector.Detector)
 	}
 	var others []string
 	for _, set := range sets {
-		known := slices.ContainsFunc(e.train.Dirs, func(own string) bool { return sameFile(own, set.Dir) })
+		known := slices.ContainsFunc(e.train.Dirs, func(own string) bool { return disk.Same(own, set.Dir) })
 		if !known {
 			others = append(others, set.Dir)
 		}
@@ -115,18 +115,5 @@ func (e *evaluation) detectorFeatures(ctx context.Context, d *detector.Detector)
 	if len(others) == 0 || err != nil {
 		return nil, err
 	}
-	t, err := features.OpenTable(ctx, nil, others...)
-	if err != nil {
-		return nil, err
-	}
-	if err := features.SameSpace(e.train.Sets[0], t.Sets[0]); err != nil {
-		return nil, errors.Join(err, t.Close())
-	}
-	return t, nil
-}
-
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	y, errY := os.Stat(b)
-	return err == nil && errY == nil && os.SameFile(x, y)
+	return features.OpenTableLike(ctx, nil, e.train.Sets[0], others...)
 }

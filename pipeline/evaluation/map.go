@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 
 	"gonum.org/v1/gonum/mat"
 
@@ -125,22 +124,9 @@ func (s *Summary) drawMap(ctx context.Context, pictures images.Set, parts []Summ
 	})
 }
 
-// spread returns about n of the rows, ascending, as evenly as possible over the
-// classes.
+// spread returns about n of the rows, ascending, as evenly as possible over the classes.
 func (s *Summary) spread(rows []int, n int) []int {
-	if len(rows) <= n {
-		return rows
-	}
-	byClass := map[int64][]int{}
-	for _, row := range rows {
-		byClass[s.data.Labels[row]] = append(byClass[s.data.Labels[row]], row)
-	}
-	var some []int
-	for _, class := range byClass {
-		some = append(some, features.Spread(class, max(1, n/len(byClass)))...)
-	}
-	slices.Sort(some)
-	return some
+	return features.Rows{Labels: s.data.Labels, Index: rows}.Balanced(n)
 }
 
 // gather copies the embeddings of rows.

@@ -306,10 +306,7 @@ func (in *inspector) distances(ctx context.Context, train, test features.Rows, o
 	}
 	var means, half []float32 // of the classes with rows, and half of their squared lengths
 	// One class after the other, so that sums do not depend on the number of cores.
-	for _, index := range byClass(train, len(in.Classes)) {
-		if len(index) == 0 {
-			continue
-		}
+	for _, index := range train.ByClass() {
 		const part = 4096 // rows in memory at once
 		sum := make([]float64, d)
 		for some := range slices.Chunk(index, part) {
@@ -352,13 +349,4 @@ func (in *inspector) distances(ctx context.Context, train, test features.Rows, o
 		}
 		return nil
 	})
-}
-
-// byClass lists the rows of each class.
-func byClass(rows features.Rows, classes int) [][]int {
-	lists := make([][]int, classes)
-	for _, i := range rows.Index {
-		lists[rows.Labels[i]] = append(lists[rows.Labels[i]], i)
-	}
-	return lists
 }

@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,9 +84,7 @@ func (t *Data) openCheckpoint(ctx context.Context) (*checkpoint, error) {
 		path: o.Checkpoint, every: o.CheckpointEvery, resumed: make([]*head.State, heads),
 		states: make([]*head.State, heads), fresh: make([]bool, heads), finished: make([]bool, heads),
 	}
-	if c.every == 0 {
-		c.every = DefaultCheckpointEvery
-	}
+	c.every = cmp.Or(c.every, DefaultCheckpointEvery)
 	var err error
 	if c.run, err = t.identify(ctx); err != nil {
 		return nil, err

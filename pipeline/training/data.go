@@ -58,9 +58,7 @@ func (opts Options) withDefaults() (_ Options, err error) {
 	if len(opts.Seeds) == 0 {
 		opts.Seeds = DefaultSeeds()
 	}
-	if opts.TargetTPR == 0 {
-		opts.TargetTPR = DefaultTargetTPR
-	}
+	opts.TargetTPR = cmp.Or(opts.TargetTPR, DefaultTargetTPR)
 	if err := opts.withHeadDefaults(); err != nil {
 		return opts, err
 	}
@@ -90,9 +88,7 @@ func (opts Options) withDefaults() (_ Options, err error) {
 	if opts.PerClass && opts.Calibration.Folds > 0 {
 		return opts, options.Errorf("PerClass", "it needs calibration images that are set aside, and folds set none aside")
 	}
-	if opts.Memory == 0 {
-		opts.Memory = features.DefaultMemory()
-	}
+	opts.Memory = cmp.Or(opts.Memory, features.DefaultMemory())
 	return opts, nil
 }
 
@@ -368,10 +364,7 @@ func (t *Data) release() error {
 // openValidation opens features of their own to validate on.
 func (t *Data) openValidation(ctx context.Context, dir string) (features.Rows, error) {
 	var err error
-	if t.Held, err = features.OpenTable(ctx, t.space, dir); err != nil {
-		return features.Rows{}, err
-	}
-	if err := features.SameSpace(t.Sets[0], t.Held.Sets[0]); err != nil {
+	if t.Held, err = features.OpenTableLike(ctx, t.space, t.Sets[0], dir); err != nil {
 		return features.Rows{}, err
 	}
 	labels, err := features.Relabel(t.Held.Sets[0], t.Classes)

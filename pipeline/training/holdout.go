@@ -297,7 +297,7 @@ func (t *Data) joinWith(ctx context.Context, weights map[string]float64, full *h
 	if full.Linear != nil {
 		c = ClassifierOf(posthoc.MLP{full.Linear})
 	}
-	some := t.train.With(spreadClasses(t.train, cmp.Or(t.Options.PartRows, partRows)))
+	some := t.train.With(t.train.Balanced(cmp.Or(t.Options.PartRows, partRows)))
 	in := posthoc.Input{LastLayer: full.Linear, Memory: t.Options.Memory}
 	if 4*int64(some.Len())*int64(t.D) > t.Options.Memory/4 {
 		in.Train = c.Data(t.Table, some.Index, t.Labels, len(t.Classes))
@@ -557,7 +557,7 @@ func (t *Data) renumbered(of *features.Table, rows features.Rows, number []int64
 	}
 	rows.Labels = labels
 	rows.Index = slices.DeleteFunc(slices.Clone(rows.Index), func(r int) bool { return labels[r] < 0 })
-	rows.Index = spreadClasses(rows, most)
+	rows.Index = rows.Balanced(most)
 	n.layers = t.layersOf(of, rows.Index)
 	n.Rows, err = rows.InMemory()
 	return n, err
@@ -716,22 +716,7 @@ func (h *holdOut) rowsOf(classes []int, most int) []int {
 	}
 	index = slices.DeleteFunc(index, func(r int) bool { return !slices.Contains(classes, int(t.Labels[r])) })
 	slices.Sort(index)
-	return spreadClasses(t.With(index), most)
-}
-
-// spreadClasses returns about most of the rows, ascending, and as many of each
-// class where they are not all.
-func spreadClasses(rows features.Rows, most int) []int {
-	if rows.Len() <= most {
-		return rows.Index
-	}
-	var some []int
-	byClass := rows.ByClass()
-	for _, class := range byClass {
-		some = append(some, features.Spread(class, max(1, most/len(byClass)))...)
-	}
-	slices.Sort(some)
-	return some
+	return t.With(index).Balanced(most)
 }
 
 // without returns the values of the parts that are not left out.

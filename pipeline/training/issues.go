@@ -3,7 +3,6 @@ package training
 import (
 	"cmp"
 	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -69,16 +68,14 @@ func WriteIssues(file string, issues []Issue) error {
 
 // FormatIssues writes what WriteIssues writes to a file.
 func FormatIssues(w io.Writer, issues []Issue) error {
-	out := csv.NewWriter(w)
-	errs := []error{out.Write(columns)}
+	rows := [][]string{columns}
 	for _, i := range issues {
-		errs = append(errs, out.Write([]string{
+		rows = append(rows, []string{
 			harmless(i.Path), strconv.Itoa(i.Row), string(i.Kind), strconv.FormatFloat(i.Score, 'f', 6, 64),
 			harmless(i.Label), harmless(i.Suggested), harmless(i.Other),
-		}))
+		})
 	}
-	out.Flush()
-	return errors.Join(append(errs, out.Error())...)
+	return csv.NewWriter(w).WriteAll(rows)
 }
 
 const runs = "=+-@\t\r'" // first characters of cells that a spreadsheet would run, and the apostrophe itself
@@ -265,18 +262,16 @@ var reviewColumns = []string{"path", "row", "label", "class", "score", "p_value"
 // FormatReview writes a list as CSV, for a person to put a word, such as x, into the column remove
 // of images that do not belong. Cells are harmless as those of WriteIssues.
 func FormatReview(w io.Writer, list []ReviewedImage) error {
-	out := csv.NewWriter(w)
-	errs := []error{out.Write(reviewColumns)}
+	rows := [][]string{reviewColumns}
 	for _, i := range list {
 		remove := ""
 		if i.Remove {
 			remove = "x"
 		}
-		errs = append(errs, out.Write([]string{harmless(i.Path), strconv.Itoa(i.Row), harmless(i.Label), harmless(i.Class),
-			strconv.FormatFloat(i.Score, 'g', 9, 64), strconv.FormatFloat(i.PValue, 'f', 6, 64), remove}))
+		rows = append(rows, []string{harmless(i.Path), strconv.Itoa(i.Row), harmless(i.Label), harmless(i.Class),
+			strconv.FormatFloat(i.Score, 'g', 9, 64), strconv.FormatFloat(i.PValue, 'f', 6, 64), remove})
 	}
-	out.Flush()
-	return errors.Join(append(errs, out.Error())...)
+	return csv.NewWriter(w).WriteAll(rows)
 }
 
 // WriteReview writes a list to a file, whole or not at all.

@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -200,9 +201,7 @@ func (o *Options) withHeadDefaults() (err error) {
 	if o.Head, err = o.Head.WithDefaults(); err != nil {
 		return err
 	}
-	if o.Conditioning.Kind == "" {
-		o.Conditioning.Kind = o.Head.Conditioning().Kind
-	}
+	o.Conditioning.Kind = cmp.Or(o.Conditioning.Kind, o.Head.Conditioning().Kind)
 	o.Train, err = o.Head.TrainOptions(o.Train)
 	return err
 }

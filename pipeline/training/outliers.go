@@ -63,14 +63,11 @@ func (t *Data) openOutliers(ctx context.Context) (err error) {
 	if len(t.Rows.Labelled().ByClass()) < 2 {
 		return options.Errorf("Outliers", "known outliers need two classes to be told from, and there is one")
 	}
-	own, err := features.OpenTable(ctx, t.space, t.Options.Outliers...)
+	own, err := features.OpenTableLike(ctx, t.space, t.Sets[0], t.Options.Outliers...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, own.Close()) }()
-	if err := features.SameSpace(t.Sets[0], own.Sets[0]); err != nil {
-		return err
-	}
 	all := own.With(features.Every(own.Index, mostOutliers))
 	known := []features.Rows{all, t.Rows.Labelled()}
 	if t.Held != nil {
@@ -108,12 +105,8 @@ func (t *Data) openOutliers(ctx context.Context) (err error) {
 	if n := len(all.Index) - len(index); n > 0 {
 		t.Warnings = append(t.Warnings, fmt.Sprintf("%d of %d known outliers are left out: their features are identical or nearly identical to those of an image with a class", n, len(all.Index)))
 	}
-	for _, set := range own.Sets {
-		named, err := detector.NewTrainingSet(ctx, set, detector.ForOutliers)
-		if err != nil {
-			return err
-		}
-		t.outlierSets = append(t.outlierSets, named)
+	if t.outlierSets, err = namedSets(ctx, own.Sets, detector.ForOutliers); err != nil {
+		return err
 	}
 	switch groups := len(number); {
 	case len(all.Index) < LeastOutliers:
@@ -163,7 +156,7 @@ func (o *outliers) fit(ctx context.Context, train features.Rows, classes, part i
 // on as the memory is for.
 func (t *Data) fitOutliers(ctx context.Context, c float64) (posthoc.Scorer, error) {
 	most := int(min(int64(cmp.Or(t.Options.PartRows, partRows)), max(256, t.Options.Memory/16/int64(t.D))))
-	train, err := t.train.With(spreadClasses(t.train, most)).InMemory()
+	train, err := t.train.With(t.train.Balanced(most)).InMemory()
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func (t *Data) start(ctx context.Context, c *head.Conditioning, train, val featu
 // read returns about most of the rows as a conditioning reads them, and as many of
 // each class.
 func read(rows features.Rows, most int, l2 bool) features.Rows {
-	index := spreadClasses(rows, most)
+	index := rows.Balanced(most)
 	x, wide := make([]float32, len(index)*rows.D), make([]float64, rows.D)
 	for i, r := range index {
 		to := x[i*rows.D : (i+1)*rows.D]

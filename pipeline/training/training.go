@@ -291,19 +291,16 @@ func (t *Data) trainHeads(ctx context.Context, kept *checkpoint) (*trainedHeads,
 func (t *Data) calibrate(ctx context.Context, d *detector.Detector) ([]float64, error) {
 	from, rows := t.Table, t.split.Calibration
 	if dir := t.Options.Calibration.Features; dir != "" {
-		own, err := features.OpenTable(ctx, t.space, dir)
+		own, err := features.OpenTableLike(ctx, t.space, t.Sets[0], dir)
 		if err != nil {
 			return nil, err
 		}
 		defer own.Close()
-		if err := features.SameSpace(t.Sets[0], own.Sets[0]); err != nil {
-			return nil, err
-		}
-		named, err := detector.NewTrainingSet(ctx, own.Sets[0], detector.ForCalibration)
+		named, err := namedSets(ctx, own.Sets, detector.ForCalibration)
 		if err != nil {
 			return nil, err
 		}
-		t.calibratedOn = append(t.calibratedOn, named)
+		t.calibratedOn = append(t.calibratedOn, named...)
 		if rows, err = t.calibrationRows(ctx, own); err != nil {
 			return nil, err
 		}
@@ -335,22 +332,24 @@ func judged(ctx context.Context, d *detector.Detector, from *features.Table, row
 
 // trainedOn names the feature sets of a training that has come to its end.
 func (t *Data) trainedOn(ctx context.Context) ([]detector.TrainingSet, error) {
-	var all []detector.TrainingSet
-	add := func(sets []*features.Set, use string) error {
-		for _, set := range sets {
-			named, err := detector.NewTrainingSet(ctx, set, use)
-			if err != nil {
-				return err
-			}
-			all = append(all, named)
-		}
-		return nil
-	}
-	err := add(t.Sets, detector.ForTraining)
+	all, err := namedSets(ctx, t.Sets, detector.ForTraining)
+	var held []detector.TrainingSet
 	if err == nil && t.Held != nil {
-		err = add(t.Held.Sets, detector.ForValidation)
+		held, err = namedSets(ctx, t.Held.Sets, detector.ForValidation)
 	}
-	return slices.Concat(all, t.calibratedOn, t.outlierSets), err
+	return slices.Concat(all, held, t.calibratedOn, t.outlierSets), err
+}
+
+// namedSets names feature sets by their content and what they are used for.
+func namedSets(ctx context.Context, sets []*features.Set, use string) (all []detector.TrainingSet, err error) {
+	for _, set := range sets {
+		named, err := detector.NewTrainingSet(ctx, set, use)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, named)
+	}
+	return all, nil
 }
 
 // summarise condenses the heads' histories; the steps before a checkpoint took none of

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -342,11 +343,7 @@ func (d *db) list(ctx context.Context, q Query, id string) ([]Record, error) {
 	default:
 		return nil, options.Errorf("Order", "%d is none", q.Order)
 	}
-	limit := q.Limit
-	if limit == 0 {
-		limit = 100
-	}
-	statement += ` LIMIT ` + args.add(limit) + ` OFFSET ` + args.add(q.Skip)
+	statement += ` LIMIT ` + args.add(cmp.Or(q.Limit, 100)) + ` OFFSET ` + args.add(q.Skip)
 	var list []Record
 	err := query(ctx, d.read, func(row *sql.Rows) error {
 		var r Record

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -131,9 +132,7 @@ func (d *db) openPostgres(address string) error {
 	if err != nil {
 		return err // without the password
 	}
-	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = 5 * time.Second
-	}
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, 5*time.Second)
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "mlrbfn"
 	}
