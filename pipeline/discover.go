@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/mlrbfn/mlrbfn/features"
+	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
 	"github.com/mlrbfn/mlrbfn/internal/options"
@@ -411,11 +412,7 @@ func openKnown(ctx context.Context, d *Detector, dirs []string) (_ *knownRows, e
 		return nil, inTraining(err)
 	}
 	k := &knownRows{detector: d, data: data}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, data.Close(), k.close())
-		}
-	}()
+	defer disk.OnError(&err, func() error { return errors.Join(data.Close(), k.close()) })
 	k.training = rowsAt(features.Every(data.Train, mostFolded), data.Row)
 	if err = k.validate(ctx, dirs); err == nil {
 		err = k.calibrate(ctx, dirs)

@@ -122,15 +122,8 @@ func sourceImages(ctx context.Context, opts DetectOptions, shard features.Shard)
 		return p, err
 	}
 	s := &sourcePart{found: found}
-	many := 0
-	for i := range found.Units {
-		u := &found.Units[i]
-		if holds(shard, u, many) {
-			s.mine = append(s.mine, i)
-		}
-		if u.Many() {
-			many++
-		}
+	for i := range unitsOf(shard, found) {
+		s.mine = append(s.mine, i)
 	}
 	p.images, p.listing, p.lost, p.again, p.known, p.rest = -1, s.listing(), s.lost, s.again, s.known, s.rest
 	return p, nil

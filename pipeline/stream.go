@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 
@@ -41,29 +42,31 @@ type state struct {
 	failed   []features.Failure
 }
 
-// holds tells whether a unit belongs to a shard. Files of many images go to the shards in
-// turn, so that all have about as many; images as the paths of files do.
-func holds(shard features.Shard, u *images.Unit, many int) bool {
-	if shard.Count == 0 || !u.Many() {
-		return shard.Holds(u.Path)
+// unitsOf gives the units of a shard with their numbers. Files of many images go to the
+// shards in turn, so that all have about as many; images as the paths of files do.
+func unitsOf(shard features.Shard, listing *images.Sources) iter.Seq2[int, *images.Unit] {
+	return func(yield func(int, *images.Unit) bool) {
+		many := 0
+		for i := range listing.Units {
+			u := &listing.Units[i]
+			mine := shard.Holds(u.Path)
+			if u.Many() && shard.Count > 0 {
+				mine = many%shard.Count == shard.Index-1
+				many++
+			}
+			if mine && !yield(i, u) {
+				return
+			}
+		}
 	}
-	return many%shard.Count == shard.Index-1
 }
 
 // stream makes the rows that are missing of what opts.Sources name.
 func (e *extraction) stream(ctx context.Context, listing *images.Sources) (*streaming, error) {
 	s := &streaming{extraction: e, listing: listing, states: make([]*state, len(listing.Units))}
 	var units []int
-	many, before := 0, int64(0)
-	for i := range listing.Units {
-		u := &listing.Units[i]
-		mine := holds(e.opts.Shard, u, many)
-		if u.Many() {
-			many++
-		}
-		if !mine {
-			continue
-		}
+	before := int64(0)
+	for i, u := range unitsOf(e.opts.Shard, listing) {
 		state := new(state)
 		s.states[i] = state
 		if err := cmp.Or(ctx.Err(), s.recall(i)); err != nil {
@@ -118,17 +121,14 @@ func finished(ctx context.Context, opts ExtractOptions, model extractor.Backbone
 	if opts.Verify || opts.Force || opts.Class != "" {
 		return nil, nil
 	}
-	var mine []features.Source
-	many := 0
 	for i := range listing.Units {
-		u := &listing.Units[i]
-		if !u.Many() || u.Err() != nil || u.Version == "" {
+		if u := &listing.Units[i]; !u.Many() || u.Err() != nil || u.Version == "" {
 			return nil, nil
 		}
-		if holds(opts.Shard, u, many) {
-			mine = append(mine, features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version})
-		}
-		many++
+	}
+	var mine []features.Source
+	for _, u := range unitsOf(opts.Shard, listing) {
+		mine = append(mine, features.Source{Path: u.Path, Bytes: u.Size, Version: u.Version})
 	}
 	var part *features.Part
 	if opts.Shard.Count > 0 {

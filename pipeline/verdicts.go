@@ -291,10 +291,7 @@ func (w *verdictWriter) recover(known func(path string) bool) error {
 				return err
 			}
 		}
-		if err := disk.Write(w.partial("work.json"), func(out io.Writer) error {
-			_, err := out.Write(want)
-			return err
-		}); err != nil {
+		if err := disk.Write(w.partial("work.json"), disk.Bytes(want)); err != nil {
 			return err
 		}
 	}
@@ -498,10 +495,7 @@ func (w *verdictWriter) Commit() (*VerdictRecord, error) {
 	if err := disk.SyncDir(filepath.Dir(to)); err != nil {
 		return nil, err
 	}
-	err = disk.Write(w.base+".json", func(out io.Writer) error {
-		_, err := out.Write(parts.JSON(r))
-		return err
-	})
+	err = disk.Write(w.base+".json", disk.Bytes(parts.JSON(r)))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package detector
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -205,12 +206,7 @@ func (p Platt) chance(logPhi float64) float64 {
 	return 1 / (1 + math.Exp(-p.Slope*low-p.high()*high-p.Offset))
 }
 
-func (p Platt) high() float64 {
-	if p.High == 0 {
-		return p.Slope
-	}
-	return p.High
-}
+func (p Platt) high() float64 { return cmp.Or(p.High, p.Slope) }
 
 // valid reports whether the map is one, which keeps the order of images.
 func (p Platt) valid() bool {

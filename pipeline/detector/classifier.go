@@ -79,8 +79,7 @@ func exportClassifier(ctx context.Context, opts ExportOptions) error {
 		return fmt.Errorf("export detector: %w", err)
 	}
 	for name, text := range files {
-		fill := disk.Bytes(text)
-		if err := disk.Write(filepath.Join(opts.Out, name), fill); err != nil {
+		if err := disk.Write(filepath.Join(opts.Out, name), disk.Bytes(text)); err != nil {
 			return fmt.Errorf("export detector: %w", err)
 		}
 	}

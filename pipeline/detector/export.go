@@ -71,10 +71,7 @@ func Export(ctx context.Context, opts ExportOptions) error {
 	} else {
 		m, err = exportHead(opts)
 	}
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return err
 	}
 	if err := disk.Write(opts.Out, m.Write); err != nil {

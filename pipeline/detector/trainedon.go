@@ -182,11 +182,7 @@ func (d *Detector) openSets(ctx context.Context, use string, dirs []string, laye
 		return d.openUnnamed(ctx, use, dirs)
 	}
 	var sets []*features.Set
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, closeSets(sets))
-		}
-	}()
+	defer disk.OnError(&err, func() error { return closeSets(sets) })
 	for _, named := range d.Training.Sets {
 		if named.Use != use {
 			continue
@@ -254,11 +250,7 @@ func (d *Detector) openUnnamed(ctx context.Context, use string, dirs []string) (
 		}
 	}
 	var sets []*features.Set
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, closeSets(sets))
-		}
-	}()
+	defer disk.OnError(&err, func() error { return closeSets(sets) })
 	var classes []string
 	n := 0
 	for _, dir := range dirs {

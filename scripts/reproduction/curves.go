@@ -177,7 +177,7 @@ func (e *experiment) promise(ctx context.Context, backbone string, opts pipeline
 	if err != nil {
 		return err
 	}
-	return disk.Write(file, func(w io.Writer) error { _, err := w.Write(text); return err })
+	return disk.Write(file, disk.Bytes(text))
 }
 
 // flagged sums the alarms of several runs, by detector.

@@ -633,7 +633,7 @@ func (e *experiment) hold(ctx context.Context, b backbone, c contest, opts pipel
 		return err
 	}
 	for name, text := range map[string][]byte{measuredFile: text, settings: made} {
-		if err := disk.Write(filepath.Join(opts.Out, name), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		if err := disk.Write(filepath.Join(opts.Out, name), disk.Bytes(text)); err != nil {
 			return err
 		}
 	}
