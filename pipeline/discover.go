@@ -14,6 +14,7 @@ import (
 	"github.com/mlrbfn/mlrbfn/internal/disk"
 	"github.com/mlrbfn/mlrbfn/internal/kernels"
 	"github.com/mlrbfn/mlrbfn/internal/linalg"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 	"github.com/mlrbfn/mlrbfn/internal/options"
 	"github.com/mlrbfn/mlrbfn/internal/spill"
 	"github.com/mlrbfn/mlrbfn/pipeline/detector"
@@ -439,10 +440,7 @@ func inTraining(err error) error {
 }
 
 func (k *knownRows) close() error {
-	var errs []error
-	for _, set := range k.own {
-		errs = append(errs, set.Close())
-	}
+	errs := lists.Map(k.own, (*features.Set).Close)
 	if k.calibrated != nil {
 		errs = append(errs, k.calibrated.Close())
 	}
@@ -574,10 +572,7 @@ func (f *folderRows) add(x []float32, score float64) error {
 }
 
 func (f *folderRows) close() error {
-	var errs []error
-	for _, b := range f.blocks {
-		errs = append(errs, b.Close())
-	}
+	errs := lists.Map(f.blocks, features.Rows.Close)
 	if f.table != nil {
 		errs = append(errs, f.table.Close())
 	}

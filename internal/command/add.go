@@ -225,9 +225,7 @@ func (a *addFlags) describe(change *pipeline.Addition) string {
 		fmt.Fprintln(t)
 	}
 	t.Flush()
-	if n := len(rows) - mostRows; n > 0 {
-		fmt.Fprintf(&b, "and %s more\n", count(n, "class"))
-	}
+	andMore(&b, len(rows)-mostRows, "class")
 	switch {
 	case !assessed:
 		b.WriteString("No class was held out, so how well a new class would be noticed is not known.\n")

@@ -279,9 +279,7 @@ func (d *discovering) describe(r *pipeline.Discovery) string {
 			fmt.Fprintf(&b, "  %s\n", d.makeClass(g))
 		}
 	}
-	if more := len(r.Groups) - mostRows; more > 0 {
-		fmt.Fprintf(&b, "and %s more\n", count(more, "group"))
-	}
+	andMore(&b, len(r.Groups)-mostRows, "group")
 	if len(r.Groups) > 0 && d.out == "" && len(d.opts.Features) == 0 {
 		fmt.Fprintf(&b, "--out DIR writes a list of each group, which train --add NAME=LIST makes a class of.\n")
 	}

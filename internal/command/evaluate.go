@@ -292,9 +292,7 @@ func resultsText(results []metrics.Measurement, rest string) string {
 		fmt.Fprintf(t, "%s\t\n", cell(means[k].IDAcc, deviations[k].IDAcc))
 	}
 	t.Flush()
-	if n := len(methods) - mostMethods; n > 0 {
-		fmt.Fprintf(w, "and %s more\n", count(n, "method"))
-	}
+	andMore(w, len(methods)-mostMethods, "method")
 	if len(seeds) > 1 {
 		fmt.Fprint(w, "Means ± standard deviations over the seeds. ")
 	}

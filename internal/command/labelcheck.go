@@ -109,9 +109,7 @@ func (a *labelCheck) String() string {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t\n", Printable(name), l.images, right, percent(l.flagged, l.images), area, l.takenFor(name))
 	}
 	t.Flush()
-	if n := len(rows) - mostRows; n > 0 {
-		fmt.Fprintf(w, "and %s more\n", count(n, "label"))
-	}
+	andMore(w, len(rows)-mostRows, "label")
 	if len(a.classes) > 10 || len(rows) > mostRows {
 		return w.String()
 	}

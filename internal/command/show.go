@@ -156,9 +156,7 @@ func (c *command) summaryText(s *pipeline.Summary, file, page string) string {
 		fmt.Fprintln(t)
 	}
 	t.Flush()
-	if n := len(classes) - mostRows; n > 0 {
-		fmt.Fprintf(w, "and %s more\n", count(n, "class"))
-	}
+	andMore(w, len(classes)-mostRows, "class")
 	if a := d.Assessment; a != nil && a.Curve != nil {
 		var caught []string
 		for i, v := range s.Caught(nil) {
@@ -295,9 +293,7 @@ func shardsText(shards []pipeline.RunShard, now time.Time) string {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t\n", shard.Shard, shard.State, shard.Done, total(shard), speed, failed, moved)
 	}
 	t.Flush()
-	if left := len(shards) - shown; left > 0 {
-		fmt.Fprintf(w, "and %s more\n", count(left, "shard"))
-	}
+	andMore(w, len(shards)-shown, "shard")
 	return w.String()
 }
 

@@ -112,6 +112,13 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// andMore says how many rows of what one is called are not listed, if any.
+func andMore(w io.Writer, n int, what string) {
+	if n > 0 {
+		fmt.Fprintf(w, "and %s more\n", count(n, what))
+	}
+}
+
 // some lists names as they can be printed, but not more than most.
 func some(names []string, most int) string {
 	shown := lists.Map(names[:min(len(names), most)], Printable)
