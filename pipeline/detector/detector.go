@@ -25,7 +25,7 @@ type Detector struct {
 	CalibrationScores []float64 // ascending
 
 	// Folds, where there are any, give the p-values and decide what is flagged, as
-	// file folds.go says. CalibrationScores are those of all folds together then, and Threshold
+	// file calibration.go says. CalibrationScores are those of all folds together then, and Threshold
 	// is theirs: who sets another threshold for the score drops the folds.
 	Folds []*Detector
 
