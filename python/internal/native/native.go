@@ -34,7 +34,7 @@ type Buffer []byte
 type function func(c *call, arguments json.RawMessage, buffers []Buffer) (any, error)
 
 var functions = map[string]function{
-	"setup": of(setup), "options": of(describe), "run": of(run), "embed": of(embed), "extract": of(extract), "features": ofSet(describeSet), "paths": ofSet(paths), "read": ofSet(readFeatures),
+	"setup": of(setup), "options": of(describe), "run": of(run), "embed": of(embed), "extract": of(extract), "features": withSet(describeSet), "paths": withSet(paths), "read": withSet(readFeatures),
 	"train": of(train), "load": of(load), "save": ofDetector(save), "close": ofDetector(closeHandle), "info": ofDetector(info),
 	"rows": ofDetector(columns), "verdicts": ofDetector(verdicts), "confidences": ofDetector(confidences), "images": ofDetector(judgeImages), "detect": ofDetector(detect), "measure": of(measure), "close_models": closeModels,
 }

@@ -95,8 +95,8 @@ func describeSet(set *features.Set, _ []Buffer) (any, error) {
 	}, nil
 }
 
-// ofSet makes a function of what is to be done with a feature set.
-func ofSet(do func(set *features.Set, buffers []Buffer) (any, error)) function {
+// withSet makes a function of what is to be done with a feature set.
+func withSet(do func(set *features.Set, buffers []Buffer) (any, error)) function {
 	return of(func(c *call, a struct {
 		Folder path `json:"folder"`
 	}, buffers []Buffer) (_ any, err error) {
