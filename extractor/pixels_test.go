@@ -242,7 +242,7 @@ func TestPixelsOfOtherSizes(t *testing.T) {
 	}
 }
 
-func TestPixelOptionsRefuse(t *testing.T) {
+func TestPixelsRefuse(t *testing.T) {
 	dir := t.TempDir()
 	writePNG(t, filepath.Join(dir, "1.png"), 4, 3)
 	l, err := images.List(t.Context(), images.ListOptions{Root: dir})

@@ -19,7 +19,7 @@ import (
 //
 // # The network
 //
-// Layer ℓ has N centroids c_c with inverse widths β⁺_c = kernels.Softplus(β_c) and,
+// Layer ℓ has N centroids c_c with inverse widths β⁺_c = softplus(β_c) and,
 // except in the last layer, projections a_c of length o. With φ₀ = x and
 // dep₀ = 1 a hidden layer computes
 //

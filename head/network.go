@@ -29,7 +29,7 @@ type rbfLayer[T kernels.Real] struct {
 	InitBeta                  float64
 
 	// Per centroid, computed from the parameters of this step.
-	Width    []T // β⁺ = kernels.Softplus(β)
+	Width    []T // β⁺ = softplus(β)
 	slope    []T // ∂β⁺/∂β = sigmoid(β)
 	logRatio []T // log(β⁺/β⁺_init); 0 without the ratio and in the last layer
 	inverse  []T // ∂ logRatio/∂β⁺ = 1/β⁺, or 0 like it
@@ -409,7 +409,7 @@ func (net *rbfNetwork[T]) backwardDistances(l *rbfLayer[T], gIn []T, b int) {
 type Layer struct {
 	In, N, Out  int       // d, N and o; Out is N without projections, and 0 in the last layer
 	Centroids   []float32 // [N, d]
-	Beta        []float32 // [N], β; the inverse width is β⁺ = kernels.Softplus(β)
+	Beta        []float32 // [N], β; the inverse width is β⁺ = softplus(β)
 	InitBeta    float32   // β of the whole layer before training
 	Projections []float32 // [N, o]; empty in the last layer and without
 }
