@@ -6,6 +6,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 )
 
 // TestAuto: whitening after L2, but without L2 if the length separates the classes
@@ -41,7 +42,7 @@ func TestAuto(t *testing.T) {
 				train.Labels = append(train.Labels, int64(c))
 			}
 			val := train
-			train.Index, val.Index = upTo(n)[:240], upTo(n)[240:]
+			train.Index, val.Index = lists.UpTo(n)[:240], lists.UpTo(n)[240:]
 			c, err := head.FitConditioning(t.Context(), train, val, classes, head.ConditioningOptions{Kind: head.Auto})
 			if err != nil {
 				t.Fatal(err)

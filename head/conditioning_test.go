@@ -15,6 +15,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 )
 
 // TestGolden compares the distances after each conditioning with numpy's
@@ -36,7 +37,7 @@ func TestGolden(t *testing.T) {
 	if err := json.Unmarshal(text, &golden); err != nil {
 		t.Fatal(err)
 	}
-	data := features.Rows{X: golden.X, D: golden.D, Labels: golden.Labels, Index: upTo(len(golden.Labels))}
+	data := features.Rows{X: golden.X, D: golden.D, Labels: golden.Labels, Index: lists.UpTo(len(golden.Labels))}
 	for _, c := range golden.Cases {
 		fitted, err := head.FitConditioning(context.Background(), data, features.Rows{}, 3, c.Options)
 		if err != nil {
@@ -67,14 +68,6 @@ func distance(a, b []float32) float64 {
 	return sum
 }
 
-func upTo(n int) []int {
-	rows := make([]int, n)
-	for i := range rows {
-		rows[i] = i
-	}
-	return rows
-}
-
 // TestWhitenedClassesAreRound: with almost no shrinkage, the covariance within
 // the classes becomes the identity.
 func TestWhitenedClassesAreRound(t *testing.T) {
@@ -90,7 +83,7 @@ func TestWhitenedClassesAreRound(t *testing.T) {
 				x[i*d+j] += float32(math.Sin(float64(7*i*(j+1) + j)))
 			}
 		}
-		data := features.Rows{X: x, D: d, Labels: labels, Index: upTo(n)}
+		data := features.Rows{X: x, D: d, Labels: labels, Index: lists.UpTo(n)}
 		c, err := head.FitConditioning(context.Background(), data, features.Rows{}, classes, head.ConditioningOptions{Kind: head.Whiten, Shrinkage: 1e-9})
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +126,7 @@ func mean(v []float64) float64 {
 }
 
 func TestFitRefuses(t *testing.T) {
-	data := features.Rows{X: []float32{1, 2, 1, 2}, D: 2, Labels: []int64{0, 0}, Index: upTo(2)}
+	data := features.Rows{X: []float32{1, 2, 1, 2}, D: 2, Labels: []int64{0, 0}, Index: lists.UpTo(2)}
 	for want, o := range map[string]head.ConditioningOptions{
 		"is one of":          {Kind: "sphere"},
 		"shrinkage -1":       {Kind: head.Whiten, Shrinkage: -1},
@@ -153,7 +146,7 @@ func TestFitRefuses(t *testing.T) {
 // TestOddRows conditions rows unlike the training rows: none becomes NaN, and a
 // feature that was constant in training has no effect.
 func TestOddRows(t *testing.T) {
-	data := features.Rows{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Index: upTo(3)}
+	data := features.Rows{X: []float32{1, 0, 3, 0, 5, 0}, D: 2, Labels: []int64{0, 0, 0}, Index: lists.UpTo(3)}
 	c, err := head.FitConditioning(context.Background(), data, features.Rows{}, 1, head.ConditioningOptions{Kind: head.Standardise})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mlrbfn/mlrbfn/features"
 	"github.com/mlrbfn/mlrbfn/head"
+	"github.com/mlrbfn/mlrbfn/internal/lists"
 )
 
 // TestGoldenShrinkage compares the chosen shrinkage with numpy's choice.
@@ -34,8 +35,8 @@ func TestGoldenShrinkage(t *testing.T) {
 	}
 	seen := map[float64]bool{}
 	for _, c := range golden.Choices {
-		train := features.Rows{X: c.X, D: c.D, Labels: c.Labels, Index: upTo(len(c.Labels))}
-		val := features.Rows{X: c.XV, D: c.D, Labels: c.YV, Index: upTo(len(c.YV))}
+		train := features.Rows{X: c.X, D: c.D, Labels: c.Labels, Index: lists.UpTo(len(c.Labels))}
+		val := features.Rows{X: c.XV, D: c.D, Labels: c.YV, Index: lists.UpTo(len(c.YV))}
 		o := head.ConditioningOptions{Kind: head.Whiten, L2: c.L2}
 		fitted, err := head.FitConditioning(t.Context(), train, val, 3, o)
 		if err != nil {
@@ -48,7 +49,7 @@ func TestGoldenShrinkage(t *testing.T) {
 
 		// Rows of a class without training rows are ignored.
 		val.X, val.Labels = append(slices.Clone(c.XV), make([]float32, c.D)...), append(slices.Clone(c.YV), 3)
-		val.Index = upTo(len(val.Labels))
+		val.Index = lists.UpTo(len(val.Labels))
 		again, err := head.FitConditioning(t.Context(), train, val, 4, o)
 		if err != nil || again.Shrinkage != c.Shrinkage || !slices.Equal(again.Mean, fitted.Mean) {
 			t.Errorf("%d rows of %d features: with an empty class, %v, %v", len(c.Labels), c.D, again, err)
@@ -66,7 +67,7 @@ func drawClasses(t *rapid.T, least int) (data features.Rows, classes int) {
 	d := rapid.IntRange(1, 12).Draw(t, "d")
 	classes = rapid.IntRange(1, 5).Draw(t, "classes")
 	n := rapid.IntRange(least, 60).Draw(t, "n")
-	data = features.Rows{D: d, X: make([]float32, n*d), Labels: make([]int64, n), Index: upTo(n)}
+	data = features.Rows{D: d, X: make([]float32, n*d), Labels: make([]int64, n), Index: lists.UpTo(n)}
 	full := classes
 	if classes > 1 && rapid.Bool().Draw(t, "an empty class") {
 		full--

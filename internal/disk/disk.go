@@ -146,8 +146,6 @@ func RemoveAll(path string) error {
 	return os.RemoveAll(path)
 }
 
-// This file writes files so that a reader never sees half of one.
-
 // Write creates the file at path, or replaces it, with what fill writes.
 //
 // The bytes go through a buffer to a temporary name in the same folder, are
